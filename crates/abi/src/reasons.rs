@@ -165,7 +165,7 @@ reasons! {
     PuntNoListener = 47, "punt_no_listener", Emit, "The packet needs the software path, and `tunny node` does not run.", "Start `tunny node`.";
     TxFailed = 48, "tx_failed", Emit, "The driver or AF_XDP did not take the packet for transmission.", "Look at the link state and queue length of the egress port.";
     TableFault = 49, "table_fault", Emit, "A table entry points outside the table memory.", "Report a bug; restart `tunny node`, which rebuilds the entry.";
-    InnerNonUnicastSource = 50, "inner_multicast_source_mac", Parse, "The inner source MAC address is a group address.", "Look at the sending VM.";
+    InnerMulticastSourceMac = 50, "inner_multicast_source_mac", Parse, "The inner source MAC address is a group address.", "Look at the sending VM.";
     NatNoPool = 51, "nat_no_pool", Nat, "Neither a Snat nor an elastic address of the VPC serves the sending VM.", "Create a Snat for the VPC, add the VM's prefix to its `ipv6Prefixes`, or give the VM an ElasticIp.";
     NatSourceUnknown = 52, "nat_source_unknown", Nat, "A packet for the Internet whose inner source is no VM of the VPC: no answer could find it.", "Create the Vm, or look for a VM that uses another one's address.";
     NatPortsExhausted = 53, "nat_ports_exhausted", Nat, "No address of the pool has a free port for the VM.", "Add addresses to the PublicPool; `tunny get ports` shows who holds them.";
@@ -190,7 +190,7 @@ reasons! {
     FilterSpoofed = 72, "filter_spoofed", Filter, "The inner source address is no VM of this VPC on the NC that sent it, nor in a prefix that has security groups; on a wire: it is no Server's behind this port.", "Look for a VM or server that uses another one's address; or create the Vm or Server, or give the prefix to a group.";
     FilterTcpMalformed = 73, "filter_tcp_malformed", Filter, "A TCP header that no TCP sends: flags that exclude each other or none, data in a SYN, a length that contradicts itself.", "Look at the sender: a scanner, or a broken stack.";
     FilterL4Malformed = 74, "filter_l4_malformed", Filter, "The packet ends inside its UDP, UDP-Lite, DCCP, SCTP or ICMP header, or that header contradicts itself.", "Look at the sender.";
-    FilterFragment = 75, "filter_fragment_overlap", Filter, "A fragment overlaps another of its packet, or contradicts what was seen of it.", "Somebody tries to hide a header from the filter, or a stack is broken.";
+    FilterFragmentOverlap = 75, "filter_fragment_overlap", Filter, "A fragment overlaps another of its packet, or contradicts what was seen of it.", "Somebody tries to hide a header from the filter, or a stack is broken.";
     ServerUnknown = 76, "server_unknown", Tenant, "A frame from the network for an address that no Server behind this wire has.", "Create the Server, or look for a stale neighbour entry or a flooding switch.";
     FilterAgentGone = 77, "filter_agent_gone", Filter, "A control packet of a connection, and the agent that judges it is on another host and not there. Established connections go on.", "`tunny get states` says why; start `tunny agent`, or look at the way to it.";
     FilterAgentBusy = 78, "filter_agent_busy", Filter, "A control packet of a connection, and as many of this VPC, or of all, wait for the agent on another host as may.", "`tunny top` shows which VPC; lower its punt limit in the Gateway, or give the agent a shorter way.";

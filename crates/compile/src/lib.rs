@@ -3,10 +3,10 @@
 #![forbid(unsafe_code)]
 
 mod commit;
-mod nat;
+mod conntrack;
 
 pub use commit::{gateway_settings, CompilePlan};
-pub use nat::{durations, state_table, NatPlan, WirePlan};
+pub use conntrack::{durations, state_table, ConntrackPlan, WirePlan};
 
 use model::Model;
 use tables::Commit;
@@ -24,7 +24,7 @@ pub trait Compile {
     fn reconcile_with(&self, vnis: &[u32], ncs: &[std::net::IpAddr]) -> Commit;
 
     /// What translation, sessions and filter are told.
-    fn nat(&self) -> NatPlan;
+    fn conntrack(&self) -> ConntrackPlan;
 
     /// The wires of a node in role filter, in their order.
     fn wires(&self) -> Vec<WirePlan>;
@@ -44,11 +44,11 @@ impl Compile for Model {
         commit::reconcile(self, vnis, ncs)
     }
 
-    fn nat(&self) -> NatPlan {
-        nat::plan(self)
+    fn conntrack(&self) -> ConntrackPlan {
+        conntrack::plan(self)
     }
 
     fn wires(&self) -> Vec<WirePlan> {
-        nat::wires(self)
+        conntrack::wires(self)
     }
 }

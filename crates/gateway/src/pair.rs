@@ -351,7 +351,7 @@ fn with_session<R: Recorder>(
     // A packet may pass two pairs of a node: its fragments are put together on each.
     let place = p.vni | u32::from(pair.server == Some(Direction::In)) << 24;
     let overlap = |why, l4: &L4, sight: SessionView<'_>| match sight.contradicts(place, l4) {
-        true => DropReason::FilterFragment,
+        true => DropReason::FilterFragmentOverlap,
         false => why,
     };
     sight.first_fits(Some(place), l4, w.now).map_err(|why| overlap(why, l4, sight))?;

@@ -105,7 +105,7 @@ fn packets() -> Vec<(DropReason, Vec<u8>)> {
         (InnerLinkLocal, inner(ok(), 80, &[169, 254, 169, 254])),
         (InnerLinkLocal, with(ok6(), 72, &[0xfe, 0x80])),
         (InnerLinkLocal, with(ok6(), 88, &[0xfe, 0xbf])),
-        (InnerNonUnicastSource, with(ok(), 56, &[1])),
+        (InnerMulticastSourceMac, with(ok(), 56, &[1])),
         (EcnCongestionLost, outer(ok(), 15, &[3])),
         (ArpMalformed, carrying(&arp_request(MAC_A, A, B)[..41])),
         (ArpNotRequest, carrying(&arp_request(MAC_A, A, A))),

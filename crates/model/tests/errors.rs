@@ -82,7 +82,7 @@ fn a_wrong_value_is_one_error() {
                 if errors.len() != 1 || !errors[0].problem.to_string().contains("`?") {
                     wrong.push(format!("{example}: {}\n{}", &text[value.clone()], lines(&errors)));
                 }
-                assert_eq!((model.nat(), model.counts()), (before.nat(), before.counts()));
+                assert_eq!((model.conntrack(), model.counts()), (before.conntrack(), before.counts()));
             }
         }
     }

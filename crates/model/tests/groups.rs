@@ -91,7 +91,7 @@ fn what_is_in_use_cannot_be_deleted() {
 #[test]
 fn groups_come_back_from_text_snapshot_and_undo_and_the_filter_is_told_of_them() {
     let mut model = base();
-    let plan = model.nat();
+    let plan = model.conntrack();
     assert_eq!(plan.policies[&7] & 0xffff, abi::POLICY_FILTER | abi::POLICY_PICKUP);
     assert!(!plan.policies.contains_key(&8));
     let members = &plan.filter.members;
@@ -102,16 +102,16 @@ fn groups_come_back_from_text_snapshot_and_undo_and_the_filter_is_told_of_them()
         "apiVersion: tunny/v1\nkind: SecurityGroup\nmetadata: {name: web}\nspec: {rules: [ingress allow tcp/80 any]}\n";
     let docs = parse_text("x.yaml", change).unwrap();
     model.apply(&docs).unwrap();
-    let after = model.nat();
+    let after = model.conntrack();
     assert_ne!(after.policies[&7], plan.policies[&7], "sessions are to be judged again");
     assert!(!after.filter.same(&plan.filter));
-    let mut same = base().nat();
+    let mut same = base().conntrack();
     same.filter.keep(&plan.filter);
     assert!(std::sync::Arc::ptr_eq(&same.filter.members[0].1, &plan.filter.members[0].1));
     let mut bytes = Vec::new();
     model.write_snapshot(&mut bytes, 3).unwrap();
     let back = Model::from_snapshot(&bytes).unwrap().0;
-    assert_eq!(back.nat(), after);
+    assert_eq!(back.conntrack(), after);
 }
 
 #[test]
@@ -162,15 +162,15 @@ fn a_state_table_is_chosen_sized_and_written_back_as_it_was() {
     let gateway = |filter: &str| {
         format!("apiVersion: tunny/v1\nkind: Gateway\nmetadata: {{name: gw}}\nspec:\n  vtep: {{ipv4: 10.0.0.1}}\n  filter: {{{filter}}}\n")
     };
-    assert_eq!(base().nat().states, None, "sessions are the default");
+    assert_eq!(base().conntrack().states, None, "sessions are the default");
     let of = |filter: &str| {
         let mut model = base();
         model.apply(&parse_text("x.yaml", &gateway(filter)).unwrap()).unwrap();
-        let spec = model.nat().states;
+        let spec = model.conntrack().states;
         let written = model.objects(Kind::Gateway).next().unwrap().to_yaml();
         let mut again = base();
         again.apply(&parse_text("back.yaml", &written).unwrap()).unwrap();
-        assert_eq!(again.nat().states, spec, "{filter}");
+        assert_eq!(again.conntrack().states, spec, "{filter}");
         spec
     };
     assert_eq!(of("states: exact"), None);
@@ -270,18 +270,18 @@ fn members_that_are_kept_are_those_that_a_fresh_model_finds() {
         }
         let mut read = parse_text("x.yaml", &text).unwrap();
         read.deletes.append(&mut docs.deletes);
-        let before = model.nat();
+        let before = model.conntrack();
         match model.apply(&read) {
-            Ok(plan) if r.random_bool(0.2) => assert!(model.revert(plan).is_none() && model.nat() == before),
+            Ok(plan) if r.random_bool(0.2) => assert!(model.revert(plan).is_none() && model.conntrack() == before),
             Ok(_) => taken += 1,
             Err(_) => {
-                assert_eq!(model.nat(), before);
+                assert_eq!(model.conntrack(), before);
                 refused += 1;
             }
         }
         let mut bytes = Vec::new();
         model.write_snapshot(&mut bytes, 1).unwrap();
-        assert_eq!(model.nat(), Model::from_snapshot(&bytes).unwrap().0.nat());
+        assert_eq!(model.conntrack(), Model::from_snapshot(&bytes).unwrap().0.nat());
     }
     assert!(taken > 20 && refused > 20, "{taken} taken, {refused} refused");
 }

@@ -124,7 +124,7 @@ fn a_snat_needs_an_address_that_is_nobodys_own() {
 #[test]
 fn a_snat_by_default_may_take_a_quarter_of_the_node() {
     let mut model = base();
-    let limits = |model: &Model| model.nat().limits[&7];
+    let limits = |model: &Model| model.conntrack().limits[&7];
     assert_eq!(limits(&model), TenantLimits { vm_sessions: 9, ..TenantLimits::share_of(1 << 20) });
     let small = BASE.split("---").next().unwrap().replace("spec: {", "spec: {limits: {sessions: 1000}, ");
     model.apply(&parse_text("x.yaml", &small).unwrap()).unwrap();
@@ -266,7 +266,7 @@ fn what_others_use_stays() {
 #[test]
 fn changes_are_shown_undone_and_come_back_from_every_form() {
     let mut model = base();
-    let (before, plan0) = (model.nat(), model.counts());
+    let (before, plan0) = (model.conntrack(), model.counts());
     let change = "\
 {apiVersion: tunny/v1, kind: PublicPool, metadata: {name: out}, spec: {ranges: [203.0.113.0/28], reusePorts: on}}
 ---
@@ -285,11 +285,11 @@ fn changes_are_shown_undone_and_come_back_from_every_form() {
         assert!(shown.contains(line), "{shown}");
     }
     assert!(model.revert(plan).is_none());
-    assert_eq!((model.nat(), model.counts()), (before.clone(), plan0));
+    assert_eq!((model.conntrack(), model.counts()), (before.clone(), plan0));
     let mut bytes = Vec::new();
     model.write_snapshot(&mut bytes, 3).unwrap();
     let (back, _) = Model::from_snapshot(&bytes).unwrap();
-    assert_eq!(back.nat(), before);
+    assert_eq!(back.conntrack(), before);
     let mut whole = Model::new();
     let plan = whole.replace(back).unwrap();
     assert_eq!(plan.tally(Kind::ElasticIp).added, 2);
@@ -307,7 +307,7 @@ fn a_vpc_says_what_its_sessions_may_be_with_a_snat_and_without() {
     let mut model = base();
     let mut limits = |text: &str| {
         model.apply(&parse_text("x.yaml", text).unwrap()).unwrap();
-        let plan = model.nat();
+        let plan = model.conntrack();
         (plan.limits.get(&7).copied(), plan.limits.get(&8).copied())
     };
     let snat = limits("{apiVersion: tunny/v1, kind: Vpc, metadata: {name: blue}, spec: {vni: 8}}").0.unwrap();
@@ -333,7 +333,7 @@ fn a_vpc_says_what_its_sessions_may_be_with_a_snat_and_without() {
 
 #[test]
 fn tables_translator_and_sessions_get_what_the_documents_say() {
-    let plan = base().nat();
+    let plan = base().conntrack();
     let pool = &plan.spec.pools[0];
     assert_eq!((pool.block, pool.reuse, pool.ports, pool.ranges.len()), (128, false, (1024, 65535), 2));
     let snat = &plan.spec.snats[0];
@@ -352,5 +352,5 @@ fn tables_translator_and_sessions_get_what_the_documents_say() {
     let mut model = base();
     let more = "{apiVersion: tunny/v1, kind: ElasticIp, metadata: {name: ports}, spec: {address: 203.0.113.4, forwards: [tcp/8080=web:81]}}";
     model.apply(&parse_text("x.yaml", more).unwrap()).unwrap();
-    assert_ne!(model.nat().policies[&7], plan.policies[&7]);
+    assert_ne!(model.conntrack().policies[&7], plan.policies[&7]);
 }

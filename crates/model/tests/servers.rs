@@ -108,7 +108,7 @@ fn a_gateway_knows_no_servers() {
 #[test]
 fn tables_and_filter_are_told_and_everything_comes_back_from_a_snapshot() {
     let model = base();
-    let plan = model.nat();
+    let plan = model.conntrack();
     let wires: Vec<String> = plan.wires.iter().map(|w| w.wire.to_string()).collect();
     assert_eq!(wires, ["srv0=net0", "srv1=net1"]);
     let servers: Vec<String> = plan.wires[0].servers.iter().map(|(p, vni)| format!("{p} {vni}")).collect();
@@ -121,10 +121,10 @@ fn tables_and_filter_are_told_and_everything_comes_back_from_a_snapshot() {
     let mut bytes = Vec::new();
     model.write_snapshot(&mut bytes, 3).unwrap();
     let back = Model::from_snapshot(&bytes).unwrap().0;
-    assert_eq!(back.nat(), plan);
+    assert_eq!(back.conntrack(), plan);
     let text: String = Kind::ALL.into_iter().flat_map(|k| model.objects(k)).map(|o| o.to_yaml()).collect();
     let again = Model::from_documents(&parse_text("x.yaml", &text).unwrap()).unwrap().0;
-    assert_eq!((again.nat(), again.gateway()), (plan, model.gateway()));
+    assert_eq!((again.conntrack(), again.gateway()), (plan, model.gateway()));
 }
 
 fn gateway_options(model: &Model) -> u64 {

@@ -7,10 +7,10 @@
 
 use crate::audit::{Audit, Origin};
 use crate::claim::{Claim, Taker, STATELESS};
+use crate::conntrack::Conntrack;
 use crate::dataplane::{Choice, DataPlane, WORKERS_MAX};
 use crate::error::NodeError;
 use crate::events::Hub;
-use crate::internet::Internet;
 use crate::service::{Core, Node, Parts};
 use crate::sink::TableSink;
 use crate::startup::Steps;
@@ -161,34 +161,35 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
 
     steps.begin("finding the sessions");
     let memories = (plane.session_memory()?, plane.states_backing());
-    let internet = Internet::open((memories, &options.instance), &model, &mut writer, (salt(), changed), &mut notes)?;
-    let (routers, _) = internet.set_egress(&mut writer, &model);
-    plane.set_connections(internet.connections());
+    let conntrack = Conntrack::open((memories, &options.instance), &model, &mut writer, (salt(), changed), &mut notes)?;
+    let (routers, _) = conntrack.set_egress(&mut writer, &model);
+    plane.set_connections(conntrack.connections());
     let replaced = options.pins.as_deref().filter(|_| plane.xdp.is_some() && !plane.took_over());
     let predecessor = replaced.and_then(|pins| Predecessor::find(pins, options.state.as_deref()));
     let predecessor = predecessor.and_then(|found| known_or_said(found, &mut notes));
     let old_counters = predecessor.as_ref().and_then(|p| known_or_said(p.counters(), &mut notes));
     let old = predecessor.as_ref().and_then(Predecessor::sessions).and_then(|found| known_or_said(found, &mut notes));
     if let Some(old) = &old {
-        steps.done(old.import(&internet));
-        internet.states().take_in_sessions(crate::counters::monotonic_ns());
+        steps.done(old.import(&conntrack));
+        conntrack.states().take_in_sessions(crate::counters::monotonic_ns());
     }
     let connections = predecessor.as_ref().and_then(|p| known_or_said(p.connections(), &mut notes)).unwrap_or_default();
     if !connections.is_empty() {
-        let lost = internet.states().take_in(&connections, crate::counters::monotonic_ns());
+        let lost = conntrack.states().take_in(&connections, crate::counters::monotonic_ns());
         let rest = if lost > 0 { format!(", {lost} could not go on") } else { String::new() };
         steps.done(format!(
             "{} connections of another layout's state table carried over{rest}",
             connections.len() as u64 - lost
         ));
     }
-    steps.done(format!("{} sessions at hand", internet.connections().tracker().stats().sessions));
+    steps.done(format!("{} sessions at hand", conntrack.connections().tracker().stats().sessions));
 
     let writer = Arc::new(Mutex::new(writer));
     let underlay: Arc<OnceLock<Underlay>> = Arc::default();
     if options.choice != Choice::None {
         steps.begin("learning the ways of the underlay");
-        let watcher = Underlay::start(underlay::Options::default(), TableSink::new(writer.clone(), internet.egress()))?;
+        let watcher =
+            Underlay::start(underlay::Options::default(), TableSink::new(writer.clone(), conntrack.egress()))?;
         watcher.add_ncs(model.objects(model::Kind::Nc).filter_map(nc_address).chain(routers).collect());
         if !watcher.sync(UNDERLAY_PATIENCE) {
             notes.push("the underlay was not known within 2 s; packets wait for it".into());
@@ -209,7 +210,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     steps.done(format!("ports served: {}", if served.is_empty() { "none".into() } else { served.join(", ") }));
     if let Some(old) = &old {
         // The old program has let go of the ports.
-        old.refresh(&internet);
+        old.refresh(&conntrack);
     }
     if let Some(old) = old_counters {
         let (what, lost) = old.carry_over(plane.memory());
@@ -226,7 +227,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     if let Some(dir) = &options.state {
         crate::upgrade::describe_layout(dir);
     }
-    internet.start()?;
+    conntrack.start()?;
     let stop = Arc::new(AtomicBool::new(false));
     let events = plane.xdp.as_ref().map(|xdp| event_thread(xdp, hub.clone(), stop.clone())).transpose()?;
     for note in notes.iter().chain(&plane.notes()) {
@@ -242,7 +243,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
         plane,
         writer,
         underlay,
-        internet,
+        conntrack,
         counts_before,
         audit,
         startup,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The sessions that a change of pools, Snats or elastic addresses ends, told with its plan: whoever applies it should know before.
 
+use crate::conntrack::{binding, Conntrack};
 use crate::counters::monotonic_ns;
-use crate::internet::{binding, Internet};
-use compile::{Compile, NatPlan};
+use compile::{Compile, ConntrackPlan};
 use model::{Kind, Model, Plan};
 use serde_json::json;
 use session::nat::Translator;
@@ -60,10 +60,10 @@ impl fmt::Display for Ends {
     }
 }
 
-impl Internet {
+impl Conntrack {
     /// The sessions that end by a plan; none if it does not change translation. `model` is the one after the change; what translation
     /// makes of it is left in `made` for whoever carries the plan out.
-    pub fn ends_of(&self, plan: &Plan, model: &Model, made: &OnceCell<NatPlan>) -> Option<Ends> {
+    pub fn ends_of(&self, plan: &Plan, model: &Model, made: &OnceCell<ConntrackPlan>) -> Option<Ends> {
         let touched = CONCERNED.iter().any(|k| {
             let t = plan.tally(*k);
             t.added + t.changed + t.removed > 0
@@ -72,7 +72,7 @@ impl Internet {
         if !touched || nat.tracker().stats().sessions == 0 {
             return None;
         }
-        let (new, old_ends) = (made.get_or_init(|| model.nat()), nat.nat().tunnel_ends());
+        let (new, old_ends) = (made.get_or_init(|| model.conntrack()), nat.nat().tunnel_ends());
         if self.translates_as(&new.spec) && *old_ends == *new.tunnel_ends {
             return None;
         }

@@ -47,7 +47,7 @@ impl Offline {
         let options = WriterOptions { xdp_slots: 0, worker_slots: 1, ..Default::default() };
         let mut writer = Writer::create(memory, options).map_err(NodeError::system("building the tables"))?;
         writer.commit(&model.full_commit())?;
-        crate::internet::enter(&mut writer, &model)?;
+        crate::conntrack::enter(&mut writer, &model)?;
         writer.settle();
         let warnings = warnings.iter().map(|w| w.to_string()).collect();
         let mut offline = Self { model, writer, warnings };
@@ -70,7 +70,7 @@ impl Offline {
         for (family, router) in routers.into_iter().enumerate() {
             if let Some(router) = router {
                 let group = self.neighbour(router, count + family as u64, mtu)?;
-                crate::internet::lead(&mut self.writer, family == 1, Some(group));
+                crate::conntrack::lead(&mut self.writer, family == 1, Some(group));
             }
         }
         Ok(())
@@ -137,7 +137,7 @@ struct Clock {
 
 impl Clock {
     fn new(offline: &Offline, now: u64) -> Result<Self, NodeError> {
-        let nat = crate::internet::offline(&offline.model, now)?;
+        let nat = crate::conntrack::offline(&offline.model, now)?;
         let gateway = Gateway::with_connections(offline.writer.tables(), 0, nat.clone());
         Ok(Self { gateway, connections: nat, now, look: now + LOOK })
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `tunny get rules`: the rules of security groups with the connections that each decided about.
 
-use crate::internet::Internet;
+use crate::conntrack::Conntrack;
 use serde::{Deserialize, Serialize};
 
 /// Which rules are wanted.
@@ -31,8 +31,8 @@ pub struct RuleView {
 }
 
 /// The rules in force, by group and place.
-pub fn rules(internet: &Internet, query: &RuleQuery) -> Vec<RuleView> {
-    let nat = internet.connections();
+pub fn rules(conntrack: &Conntrack, query: &RuleQuery) -> Vec<RuleView> {
+    let nat = conntrack.connections();
     let filter = nat.rules();
     let mut groups: Vec<_> = filter.groups().collect();
     groups.sort_by(|a, b| a.spec().name.cmp(&b.spec().name));

@@ -6,6 +6,7 @@
 
 use crate::audit::Audit;
 use crate::body::{files, read_documents};
+use crate::conntrack::Conntrack;
 use crate::consent::{self, Consent, Deletes};
 use crate::counter_migration::{self, Counts, Saved};
 use crate::counters::{self, monotonic_ns};
@@ -13,7 +14,6 @@ use crate::dataplane::{DataPlane, Service};
 use crate::error::NodeError;
 use crate::events::{EventFilter, Hub, Wanted};
 use crate::flows::{exponent_for, Sampler};
-use crate::internet::Internet;
 use crate::listing::Listings;
 use crate::metrics::Scrape;
 use crate::narrow;
@@ -22,7 +22,7 @@ use crate::store::Persist;
 use crate::tabledump::Cursor;
 use crate::top::{between, cpu_times, Reading};
 use crate::types::{ApplyReport, CommitTimes, Counters, Level, Neighbour, Status, Step, Top, LIST_END};
-use compile::{Compile, CompilePlan, NatPlan};
+use compile::{Compile, CompilePlan, ConntrackPlan};
 use model::{ConfigError, Documents, Kind, Model, Object, Plan};
 use parking_lot::{Mutex, MutexGuard};
 use std::cell::OnceCell;
@@ -67,7 +67,7 @@ pub struct Node {
     writer: Arc<Mutex<Writer>>,
     memory: Arc<dyn Memory>,
     underlay: Arc<OnceLock<Underlay>>,
-    internet: Internet,
+    conntrack: Conntrack,
     startup: Vec<Step>,
     notes: Vec<String>,
     /// Counted by tables of another layout, before an upgrade.
@@ -98,7 +98,7 @@ pub struct Parts {
     /// The underlay watcher, if there is one.
     pub underlay: Arc<OnceLock<Underlay>>,
     /// Sessions and translation.
-    pub internet: Internet,
+    pub conntrack: Conntrack,
     /// Counted before, by tables of another layout.
     pub counts_before: Counts,
     /// Events and history.
@@ -137,7 +137,7 @@ pub(crate) enum Change<'a> {
 impl Node {
     /// Puts a node together.
     pub fn new(parts: Parts) -> Arc<Node> {
-        let Parts { instance, hub, core, plane, writer, underlay, internet, counts_before, audit, startup, notes } =
+        let Parts { instance, hub, core, plane, writer, underlay, conntrack, counts_before, audit, startup, notes } =
             parts;
         let memory = plane.memory();
         let (core, plane, started) = (Mutex::new(core), Mutex::new(plane), Instant::now());
@@ -152,7 +152,7 @@ impl Node {
             writer,
             memory,
             underlay,
-            internet,
+            conntrack,
             counts_before,
             audit,
             startup,
@@ -176,7 +176,7 @@ impl Node {
 
     /// Sessions, translation and rules, as its workers have them.
     pub fn nat(&self) -> Arc<gateway::Connections> {
-        self.internet.connections()
+        self.conntrack.connections()
     }
 
     /// Where metrics are to be served over TCP.
@@ -193,7 +193,7 @@ impl Node {
         }
         *said = trouble;
         drop(said);
-        if let Err(e) = self.internet.follow_wires(&mut self.writer.lock()) {
+        if let Err(e) = self.conntrack.follow_wires(&mut self.writer.lock()) {
             tracing::warn!("{e}");
         }
         self.settle();
@@ -227,7 +227,7 @@ impl Node {
         warnings.extend(self.trouble.lock().clone());
         warnings.extend(self.unread.lock().clone());
         warnings.extend(self.unserved.lock().clone());
-        warnings.extend(self.internet.log().trouble());
+        warnings.extend(self.conntrack.log().trouble());
         let uplinks = plane.uplinks();
         if let Some(gateway) = &gateway {
             let mtus = uplinks.iter().enumerate().map(|(at, u)| (at, u.name.as_str(), u.mtu));
@@ -305,9 +305,9 @@ impl Node {
     /// `GET /v1/levels`.
     pub fn levels(&self) -> Vec<Level> {
         let mut usage = self.writer.lock().usage();
-        let sessions = self.internet.connections().tracker().stats();
+        let sessions = self.conntrack.connections().tracker().stats();
         usage.push(tables::WaterLevel { name: "sessions", used: sessions.sessions, limit: sessions.limit });
-        if let Some(states) = &*self.internet.connections().states() {
+        if let Some(states) = &*self.conntrack.connections().states() {
             let s = states.status();
             usage.push(tables::WaterLevel { name: "states", used: s.usage.connections, limit: s.spec.all() });
         }
@@ -353,17 +353,17 @@ impl Node {
 
     /// `GET /v1/states`.
     pub fn states(&self) -> crate::states::StatesView {
-        self.internet.states().view(&self.vpc_names())
+        self.conntrack.states().view(&self.vpc_names())
     }
 
     /// `GET /v1/migration`.
     pub fn migration(&self) -> crate::states::MigrationView {
-        self.internet.states().migration(&self.vpc_names())
+        self.conntrack.states().migration(&self.vpc_names())
     }
 
     /// `POST /v1/sessions`.
     pub fn sessions(&self, query: &SessionQuery) -> Result<crate::listing::Text, NodeError> {
-        let mut list = crate::listing::lines(Listing::new(&self.internet, query, self.vpc_names())?);
+        let mut list = crate::listing::lines(Listing::new(&self.conntrack, query, self.vpc_names())?);
         let first = list.find(|piece| !piece.is_empty());
         if first.as_ref().is_none_or(|piece| piece.starts_with(LIST_END)) {
             crate::listing::known_addresses(&self.core().model, query)?;
@@ -376,7 +376,7 @@ impl Node {
         if let Some(group) = &query.group {
             crate::listing::known(&self.core().model, Kind::SecurityGroup, group)?;
         }
-        Ok(crate::rules::rules(&self.internet, query))
+        Ok(crate::rules::rules(&self.conntrack, query))
     }
 
     /// `POST /v1/ports`.
@@ -386,7 +386,7 @@ impl Node {
             return Err(NodeError::Request("ports are chosen by vpc, vm, public and public_port alone".into()));
         }
         let ports =
-            crate::sessions::ports(&self.internet, query, &self.vpc_names(), &self.counters(), self.has_fast_path())?;
+            crate::sessions::ports(&self.conntrack, query, &self.vpc_names(), &self.counters(), self.has_fast_path())?;
         if ports.holders.is_empty() && ports.elastic.is_empty() {
             crate::listing::known_addresses(&self.core().model, query)?;
         }
@@ -542,7 +542,7 @@ impl Node {
             return Err(refused);
         }
         let nat = OnceCell::new();
-        let ends = self.internet.ends_of(&plan, &core.model, &nat);
+        let ends = self.conntrack.ends_of(&plan, &core.model, &nat);
         let mut view = plan.view(&core.model, CHANGES_MAX);
         let gateway = plan.tally(Kind::Gateway);
         if gateway.added + gateway.changed + gateway.unchanged > 0 {
@@ -620,7 +620,7 @@ impl Node {
         &self,
         core: &mut Core,
         docs: Option<&Documents>,
-        (commit, nat): (tables::Commit, OnceCell<NatPlan>),
+        (commit, nat): (tables::Commit, OnceCell<ConntrackPlan>),
         before: &Service,
         report: &mut ApplyReport,
     ) -> Result<(), (NodeError, bool)> {
@@ -644,7 +644,7 @@ impl Node {
         if let Some(underlay) = self.underlay.get() {
             let (mut come, mut gone) = egress;
             come.extend(&commit.nc_add);
-            gone.extend(commit.nc_remove.iter().filter(|nc| !self.internet.leads_over(**nc)));
+            gone.extend(commit.nc_remove.iter().filter(|nc| !self.conntrack.leads_over(**nc)));
             if !gone.is_empty() {
                 underlay.remove_ncs(gone);
             }
@@ -662,19 +662,19 @@ impl Node {
         &self,
         core: &Core,
         commit: &tables::Commit,
-        nat: OnceCell<NatPlan>,
+        nat: OnceCell<ConntrackPlan>,
         replaced: bool,
     ) -> Result<(Vec<IpAddr>, Vec<IpAddr>), NodeError> {
         let mut writer = self.writer.lock();
         writer.set_limits(crate::store::limits(&core.model));
-        let nat = nat.into_inner().unwrap_or_else(|| core.model.nat());
-        let plan = self.internet.prepare(&mut writer, nat)?;
+        let nat = nat.into_inner().unwrap_or_else(|| core.model.conntrack());
+        let plan = self.conntrack.prepare(&mut writer, nat)?;
         if let Err(e) = writer.commit(commit) {
-            self.internet.withdraw(&mut writer);
+            self.conntrack.withdraw(&mut writer);
             return Err(e.into());
         }
-        self.internet.carry_out(&mut writer, &plan, commit, (&core.model, replaced));
-        Ok(self.internet.set_egress(&mut writer, &core.model))
+        self.conntrack.carry_out(&mut writer, &plan, commit, (&core.model, replaced));
+        Ok(self.conntrack.set_egress(&mut writer, &core.model))
     }
 
     /// Serves the ports as configured. The daemon calls it once, when the tables are filled.
@@ -686,7 +686,7 @@ impl Node {
     /// Ends the software workers; the fast path goes on.
     pub fn stop(&self) {
         self.plane.lock().stop();
-        self.internet.stop();
+        self.conntrack.stop();
         self.settle();
     }
 
@@ -735,7 +735,7 @@ impl Node {
                     .map_err(NodeError::system("copying the tables"))?;
             }
         }
-        let nat = self.internet.rehearsal(engine.as_ref())?;
+        let nat = self.conntrack.rehearsal(engine.as_ref())?;
         let mut report = crate::trace::run(heap, nat, &frame, ifindex, monotonic_ns());
         if let Some(engine) = &engine {
             report.xdp = Some(crate::trace::run_xdp(engine, &frame, ifindex, &report)?);
@@ -755,7 +755,7 @@ impl Node {
             name => list = self.counters_of(name)?,
         }
         let counters = self.counters();
-        let nat = crate::sessions::tenants(&self.internet, &self.vpc_names(), &counters, self.has_fast_path());
+        let nat = crate::sessions::tenants(&self.conntrack, &self.vpc_names(), &counters, self.has_fast_path());
         crate::metrics::render(Scrape {
             counters,
             levels: self.levels(),
@@ -763,10 +763,10 @@ impl Node {
             vms: list.into_iter().map(|v| (v.vm, v.packets, v.bytes)).collect(),
             vms_left_out: left_out,
             events_lost: self.hub.lost.load(std::sync::atomic::Ordering::Relaxed),
-            sessions: self.internet.connections().tracker().stats(),
-            pools: crate::sessions::pools(&self.internet),
+            sessions: self.conntrack.connections().tracker().stats(),
+            pools: crate::sessions::pools(&self.conntrack),
             nat,
-            log_lost: self.internet.log().lost(),
+            log_lost: self.conntrack.log().lost(),
             states: self.states(),
             migration: self.migration(),
         })

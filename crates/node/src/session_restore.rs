@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a translator that begins takes from the sessions in memory.
 
-use crate::internet::binding;
+use crate::conntrack::binding;
 use gateway::Connections;
 use session::{Cursor, EndReason, Owner, SessionInfo};
 use std::net::IpAddr;

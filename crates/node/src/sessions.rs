@@ -2,9 +2,9 @@
 //! `tunny get sessions` and `tunny get ports`: what there is, in pieces. A node may hold a hundred million sessions: nobody ever
 //! has all of them in memory.
 
+use crate::conntrack::Conntrack;
 use crate::counters::monotonic_ns;
 use crate::error::NodeError;
-use crate::internet::Internet;
 use crate::listing::Pages;
 use crate::types::Counters;
 use serde::{Deserialize, Serialize};
@@ -151,10 +151,10 @@ pub struct Listing {
 
 impl Listing {
     /// From the beginning.
-    pub fn new(internet: &Internet, query: &SessionQuery, vpcs: BTreeMap<u32, String>) -> Result<Listing, NodeError> {
+    pub fn new(conntrack: &Conntrack, query: &SessionQuery, vpcs: BTreeMap<u32, String>) -> Result<Listing, NodeError> {
         let left = if query.limit == 0 { u64::MAX } else { query.limit };
         let filter = query.filter(&vpcs)?;
-        let (nat, at) = (internet.connections(), Some(Cursor::default()));
+        let (nat, at) = (conntrack.connections(), Some(Cursor::default()));
         let states = (nat.states().clone(), Some(0));
         Ok(Listing { tracker: nat.tracker().clone(), filter, vpcs, at, states, left, more: false })
     }
@@ -378,7 +378,7 @@ pub struct Shares {
 }
 
 /// How full pools are.
-pub fn pools(internet: &Internet) -> Vec<PoolView> {
+pub fn pools(conntrack: &Conntrack) -> Vec<PoolView> {
     let percent = |p: &session::nat::PoolUse| if p.ports == 0 { 0.0 } else { p.held as f64 / p.ports as f64 * 100.0 };
     let view = |p: session::nat::PoolUse| PoolView {
         percent: percent(&p),
@@ -388,7 +388,7 @@ pub fn pools(internet: &Internet) -> Vec<PoolView> {
         held: p.held,
         reused: p.reused,
     };
-    internet.connections().nat().translator().pool_use().into_iter().map(view).collect()
+    conntrack.connections().nat().translator().pool_use().into_iter().map(view).collect()
 }
 
 fn with_limits(view: TenantView, limits: TenantLimits) -> TenantView {
@@ -398,13 +398,13 @@ fn with_limits(view: TenantView, limits: TenantLimits) -> TenantView {
 }
 
 /// What VPCs hold. `xdp`: there is a fast path.
-pub fn tenants(internet: &Internet, vpcs: &BTreeMap<u32, String>, counters: &Counters, xdp: bool) -> Vec<TenantView> {
-    let plan = internet.plan();
+pub fn tenants(conntrack: &Conntrack, vpcs: &BTreeMap<u32, String>, counters: &Counters, xdp: bool) -> Vec<TenantView> {
+    let plan = conntrack.plan();
     let conflicts: BTreeMap<u32, u64> =
         counters.tenants.iter().map(|t| (t.vni, t.drops.get(CONFLICT).copied().unwrap_or(0))).collect();
     let mut list: BTreeMap<u32, TenantView> = BTreeMap::new();
     let name = |vni: u32| vpcs.get(&vni).cloned().unwrap_or_default();
-    for t in internet.connections().nat().translator().tenant_use() {
+    for t in conntrack.connections().nat().translator().tenant_use() {
         let refused =
             [("ports_of_pools", t.refused_dry), ("ports_of_vpc", t.refused_tenant), ("ports_of_vm", t.refused_vm)];
         let refused = refused.map(|(k, n)| (k.to_string(), n)).into();
@@ -414,7 +414,7 @@ pub fn tenants(internet: &Internet, vpcs: &BTreeMap<u32, String>, counters: &Cou
         let view = TenantView { vni, vpc: name(vni), ports, ports_limit, reused, refused, ..Default::default() };
         list.insert(vni, with_limits(view, limits));
     }
-    for t in internet.connections().tracker().tenants() {
+    for t in conntrack.connections().tracker().tenants() {
         if !list.contains_key(&t.vni) && (t.sessions == 0 || !vpcs.contains_key(&t.vni)) {
             continue;
         }
@@ -440,9 +440,9 @@ pub fn tenants(internet: &Internet, vpcs: &BTreeMap<u32, String>, counters: &Cou
 }
 
 /// The elastic addresses and forwards that a query chooses.
-fn elastic(internet: &Internet, wanted: &Filter, vpcs: &BTreeMap<u32, String>) -> Vec<ElasticView> {
+fn elastic(conntrack: &Conntrack, wanted: &Filter, vpcs: &BTreeMap<u32, String>) -> Vec<ElasticView> {
     let mut list = Vec::new();
-    for e in internet.plan().spec.elastics {
+    for e in conntrack.plan().spec.elastics {
         let public = std::net::Ipv4Addr::from_bits(e.addr);
         let mut put = |proto: Option<u8>, (first, last): (u16, u16), (vm, vm_port): (u32, u16)| {
             let vm = std::net::Ipv4Addr::from_bits(vm);
@@ -468,7 +468,7 @@ fn elastic(internet: &Internet, wanted: &Filter, vpcs: &BTreeMap<u32, String>) -
 
 /// Pools, VPCs, and of holders of ports and elastic addresses that the query chooses at most `limit` each.
 pub fn ports(
-    internet: &Internet,
+    conntrack: &Conntrack,
     query: &SessionQuery,
     vpcs: &BTreeMap<u32, String>,
     counters: &Counters,
@@ -481,7 +481,7 @@ pub fn ports(
     let wanted = |vni: u32, vm: std::net::Ipv4Addr| {
         filter.vni.is_none_or(|v| v == vni) && filter.vm.is_none_or(|a| a == IpAddr::V4(vm))
     };
-    internet.connections().nat().translator().holders(wanted, |h| {
+    conntrack.connections().nat().translator().holders(wanted, |h| {
         let in_block = filter.public_port.is_none_or(|p| p >= h.first && p - h.first < 64);
         if !in_block || filter.public.is_some_and(|a| a != IpAddr::V4(h.addr)) {
             return true;
@@ -506,10 +506,10 @@ pub fn ports(
         !more
     });
     holders.sort_by(|a, b| (&a.public, a.first).cmp(&(&b.public, b.first)));
-    let mut elastic = elastic(internet, &filter, vpcs);
+    let mut elastic = elastic(conntrack, &filter, vpcs);
     more |= elastic.len() > limit;
     elastic.truncate(limit);
-    let mut tenants = tenants(internet, vpcs, counters, xdp);
+    let mut tenants = tenants(conntrack, vpcs, counters, xdp);
     tenants.retain(|t| filter.vni.is_none_or(|vni| vni == t.vni));
-    Ok(Ports { pools: pools(internet), vpcs: tenants, holders, elastic, more, packets })
+    Ok(Ports { pools: pools(conntrack), vpcs: tenants, holders, elastic, more, packets })
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the underlay watcher decides, written into the tables.
 
-use crate::internet::{lead, Egresses};
+use crate::conntrack::{lead, Egresses};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;

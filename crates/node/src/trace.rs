@@ -226,7 +226,7 @@ mod tests {
         let trace = |description: &str| {
             let request = Request { description: Some(description.into()), ..Default::default() };
             let frame = request.bytes(&offline.writer.tables()).unwrap();
-            let nat = crate::internet::offline(&offline.model, 1 << 40).unwrap();
+            let nat = crate::conntrack::offline(&offline.model, 1 << 40).unwrap();
             run(offline.writer.memory().clone(), nat, &frame, PORT, 1 << 40)
         };
         // green has Snat alone; web1 of red has an address of its own, which is the same private one.

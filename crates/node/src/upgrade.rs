@@ -8,7 +8,7 @@
 //! one side is left at zero. They are read after the switch, when the old program runs no more, and added to slots of their own,
 //! in which no engine counts.
 
-use crate::internet::Internet;
+use crate::conntrack::Conntrack;
 use ::states::upgrade::OldRecords;
 use abi::{DropReason, Stats, LAYOUTS, LIMITS, SESSION_LAYOUTS, STATES_LAYOUTS};
 use serde_json::{json, Value};
@@ -224,15 +224,15 @@ impl Sessions<'_> {
     }
 
     /// Before the switch: all of them.
-    pub fn import(&self, internet: &Internet) -> String {
-        let (taken, lost) = internet.import(&mut |each| self.export(each));
+    pub fn import(&self, conntrack: &Conntrack) -> String {
+        let (taken, lost) = conntrack.import(&mut |each| self.export(each));
         let rest = if lost > 0 { format!(", {lost} could not go on") } else { String::new() };
         format!("{taken} sessions of layout {:016x} carried over{rest}", self.of.hash)
     }
 
     /// After the switch: what the old fast path moved on since.
-    pub fn refresh(&self, internet: &Internet) {
-        internet.refresh(&mut |each| self.export(each));
+    pub fn refresh(&self, conntrack: &Conntrack) {
+        conntrack.refresh(&mut |each| self.export(each));
     }
 }
 

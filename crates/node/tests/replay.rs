@@ -114,7 +114,7 @@ fn replayed(packets: &[Packet], ahead: usize) -> (Sent, Summary, abi::Stats) {
 fn one_by_one(packets: &[Packet]) -> (Sent, abi::Stats) {
     let offline = offline();
     let first = packets[0].time_ns;
-    let nat = node::internet::offline(&offline.model, first).unwrap();
+    let nat = node::conntrack::offline(&offline.model, first).unwrap();
     let mut gateway = Gateway::with_connections(offline.writer.tables(), 0, nat.clone());
     let (mut sent, mut now, mut look) = (Sent::new(), first, first + 100 * MS);
     for p in packets {

@@ -3,7 +3,7 @@
 
 use compile::{Compile, CompilePlan};
 use gateway::{Batch, Frame, Gateway, HEADROOM};
-use node::internet::Internet;
+use node::conntrack::Conntrack;
 use node::sessions::{ElasticView, SessionQuery};
 use session::nat::Flow;
 use session::{Cursor, Direction, Filter, HeapMemory, InnerKey, L4View, NewSession, OuterKey, Owner, SessionMemory};
@@ -46,14 +46,14 @@ fn tables(model: &model::Model) -> Writer {
     writer
 }
 
-fn open(memory: &Arc<dyn SessionMemory>, model: &model::Model, writer: &mut Writer) -> Internet {
+fn open(memory: &Arc<dyn SessionMemory>, model: &model::Model, writer: &mut Writer) -> Conntrack {
     let memories = (memory.clone(), Arc::new(states::HeapSlots::default()) as Arc<dyn states::Backing>);
-    Internet::open((memories, "n"), model, writer, (1, false), &mut Vec::new()).unwrap()
+    Conntrack::open((memories, "n"), model, writer, (1, false), &mut Vec::new()).unwrap()
 }
 
 /// A connection of VM a to UDP 53 somewhere, which was answered.
-fn outward(internet: &Internet, writer: &Writer, remote: Ipv4Addr) {
-    let (nat, now) = (internet.connections(), node::counters::monotonic_ns());
+fn outward(conntrack: &Conntrack, writer: &Writer, remote: Ipv4Addr) {
+    let (nat, now) = (conntrack.connections(), node::counters::monotonic_ns());
     let vm_addr = IpAddr::from([10, 0, 0, 5]);
     let flow = Flow { vni: RED, proto: 17, vm_addr, vm_port: 1000, remote: remote.into(), remote_port: 53 };
     let public = nat.nat().translator().outbound(&flow, now).unwrap();
@@ -73,10 +73,10 @@ fn outward(internet: &Internet, writer: &Writer, remote: Ipv4Addr) {
 }
 
 /// What `tunny get ports` says of red on a node with XDP.
-fn red(internet: &Internet, writer: &Writer) -> node::sessions::TenantView {
+fn red(conntrack: &Conntrack, writer: &Writer) -> node::sessions::TenantView {
     let vpcs = BTreeMap::from([(RED, "red".to_string())]);
     let counters = node::counters::read(&writer.tables(), &vpcs);
-    let list = node::sessions::tenants(internet, &vpcs, &counters, true);
+    let list = node::sessions::tenants(conntrack, &vpcs, &counters, true);
     list.into_iter().find(|t| t.vni == RED).unwrap()
 }
 
@@ -113,12 +113,12 @@ fn send(gateway: &mut Gateway, writer: &Writer, description: &str) -> gateway::V
 fn a_conflict_of_two_connections_is_told_among_what_was_refused() {
     let (mut model, memory) = (model(), Arc::new(HeapMemory::new().unwrap()) as Arc<dyn SessionMemory>);
     let mut writer = tables(&model);
-    let internet = open(&memory, &model, &mut writer);
-    let mut gateway = Gateway::with_connections(writer.tables(), 0, internet.connections());
+    let conntrack = open(&memory, &model, &mut writer);
+    let mut gateway = Gateway::with_connections(writer.tables(), 0, conntrack.connections());
     send(&mut gateway, &writer, "vni=7 from=192.0.2.11 src=10.0.0.5 dst=198.51.100.7 udp sport=1000 dport=53");
-    assert_eq!(red(&internet, &writer).refused["conflict"], 0);
+    assert_eq!(red(&conntrack, &writer).refused["conflict"], 0);
     let mut port = None;
-    internet
+    conntrack
         .connections()
         .tracker()
         .list(Cursor::default(), 1000, &Filter::default(), 0, &mut |_, s| port = Some(s.outer.public_port()));
@@ -127,14 +127,14 @@ fn a_conflict_of_two_connections_is_told_among_what_was_refused() {
     let forward = "{apiVersion: tunny/v1, kind: ElasticIp, metadata: {name: f}, spec: {address: 203.0.113.10, forwards: ['udp/1024-65535=e:1024']}}";
     let plan = model.apply(&model::parse_text("forward.yaml", forward).unwrap()).unwrap();
     let commit = plan.commit(&model);
-    let nat = internet.prepare(&mut writer, model.nat()).unwrap();
+    let nat = conntrack.prepare(&mut writer, model.conntrack()).unwrap();
     writer.commit(&commit).unwrap();
-    internet.carry_out(&mut writer, &nat, &commit, (&model, false));
+    conntrack.carry_out(&mut writer, &nat, &commit, (&model, false));
     let description =
         format!("vni=7 from=192.0.2.11 src=10.0.0.8 dst=198.51.100.7 udp sport={} dport=53", port.unwrap());
     let verdict = send(&mut gateway, &writer, &description);
     assert!(matches!(verdict, gateway::Verdict::Drop(abi::DropReason::NatConflict)), "{verdict:?}");
-    let refused = red(&internet, &writer).refused;
+    let refused = red(&conntrack, &writer).refused;
     assert_eq!(refused["conflict"], 1);
     assert_eq!(refused.values().sum::<u64>(), 1, "told once: {refused:?}");
 }
@@ -150,11 +150,11 @@ fn who_asks_for_ports_is_told_of_elastic_addresses_and_forwards() {
 {apiVersion: tunny/v1, kind: ElasticIp, metadata: {name: one}, spec: {address: 203.0.113.16, vm: a}}";
     model.apply(&model::parse_text("elastic.yaml", elastic).unwrap()).unwrap();
     let mut writer = tables(&model);
-    let internet = open(&memory, &model, &mut writer);
+    let conntrack = open(&memory, &model, &mut writer);
     let vpcs = BTreeMap::from([(RED, "red".to_string())]);
     let counters = node::counters::read(&writer.tables(), &vpcs);
     let told = |query: SessionQuery| {
-        let ports = node::sessions::ports(&internet, &query, &vpcs, &counters, true).unwrap();
+        let ports = node::sessions::ports(&conntrack, &query, &vpcs, &counters, true).unwrap();
         let row = |e: &ElasticView| {
             format!("{} {:?} {}-{} > {} {} {}", e.public, e.protocol, e.first, e.last, e.vpc, e.vm, e.vm_port)
         };

@@ -3,7 +3,7 @@
 //! and the sweep.
 
 use compile::{Compile, CompilePlan};
-use node::internet::Internet;
+use node::conntrack::Conntrack;
 use session::nat::{Flow, Refusal};
 use session::{
     Direction, EndReason, HeapMemory, InnerKey, L4View, NewSession, OuterKey, Owner, PairKey, SessionMemory,
@@ -41,7 +41,7 @@ fn key(vni: u32) -> (PairKey, Direction) {
 }
 
 /// A connection to UDP 53 of a VPC's VM, allowed by the rules in force.
-fn begin(internet: &Internet, writer: &Writer, vni: u32) {
+fn begin(conntrack: &Conntrack, writer: &Writer, vni: u32) {
     let ((key, direction), epoch) = (key(vni), (writer.policy(vni).unwrap() >> abi::POLICY_EPOCH_SHIFT) as u16);
     let new = NewSession {
         inner: key.inner(),
@@ -54,11 +54,11 @@ fn begin(internet: &Internet, writer: &Writer, vni: u32) {
         pick_up: false,
     };
     let now = node::counters::monotonic_ns();
-    internet.connections().tracker().create(&new, now, &mut |_| ()).unwrap_or_else(|e| panic!("{e:?}"));
+    conntrack.connections().tracker().create(&new, now, &mut |_| ()).unwrap_or_else(|e| panic!("{e:?}"));
 }
 
-fn there(internet: &Internet, vni: u32) -> bool {
-    internet.connections().tracker().find_pair(&key(vni).0).is_some()
+fn there(conntrack: &Conntrack, vni: u32) -> bool {
+    conntrack.connections().tracker().find_pair(&key(vni).0).is_some()
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn a_sweep_that_was_cut_off_is_made_by_the_next_node() {
     writer.commit(&model.full_commit()).unwrap();
     let open = |model: &model::Model, writer: &mut Writer| {
         let memories = (memory.clone(), Arc::new(states::HeapSlots::default()) as Arc<dyn states::Backing>);
-        Internet::open((memories, "n"), model, writer, (1, false), &mut Vec::new()).unwrap()
+        Conntrack::open((memories, "n"), model, writer, (1, false), &mut Vec::new()).unwrap()
     };
     let first = open(&model, &mut writer);
     [7, 8].iter().for_each(|vni| begin(&first, &writer, *vni));
@@ -79,7 +79,7 @@ fn a_sweep_that_was_cut_off_is_made_by_the_next_node() {
         "{apiVersion: tunny/v1, kind: SecurityGroup, metadata: {name: red}, spec: {rules: [ingress allow udp/54 any]}}";
     let plan = model.apply(&model::parse_text("change.yaml", change).unwrap()).unwrap();
     let commit = plan.commit(&model);
-    let wanted = first.prepare(&mut writer, model.nat()).unwrap();
+    let wanted = first.prepare(&mut writer, model.conntrack()).unwrap();
     writer.commit(&commit).unwrap();
     first.carry_out(&mut writer, &wanted, &commit, (&model, false));
     assert!(there(&first, 7) && there(&first, 8));
@@ -119,8 +119,8 @@ fn snats(green: &str, blue: &str) -> model::Documents {
 }
 
 /// A connection to UDP 53 in the Internet that is answered: it lives long and is not evicted.
-fn outward(internet: &Internet, writer: &Writer, vni: u32, port: u16) -> Result<(), String> {
-    let (nat, now) = (internet.connections(), node::counters::monotonic_ns());
+fn outward(conntrack: &Conntrack, writer: &Writer, vni: u32, port: u16) -> Result<(), String> {
+    let (nat, now) = (conntrack.connections(), node::counters::monotonic_ns());
     let (vm_addr, remote) = (IpAddr::from([10, 0, 0, 5]), IpAddr::from([198, 51, 100, 10]));
     let flow = Flow { vni, proto: 17, vm_addr, vm_port: port, remote, remote_port: 53 };
     let public = nat.nat().translator().outbound(&flow, now).map_err(|e: Refusal| e.to_string())?;
@@ -148,21 +148,21 @@ fn a_snat_that_moves_to_another_pool_leaves_no_session_no_port_and_no_quota_behi
     let mut writer = Writer::create(Arc::new(tables::HeapMemory::new().unwrap()), WriterOptions::default()).unwrap();
     writer.commit(&model.full_commit()).unwrap();
     let memories = (memory, Arc::new(states::HeapSlots::default()) as Arc<dyn states::Backing>);
-    let internet = Internet::open((memories, "n"), &model, &mut writer, (1, false), &mut Vec::new()).unwrap();
-    internet.start().unwrap();
-    (0..60).for_each(|port| outward(&internet, &writer, 7, port).unwrap());
-    (0..30).for_each(|port| outward(&internet, &writer, 8, port).unwrap());
-    assert!(outward(&internet, &writer, 7, 60).is_err(), "green's quota is 60");
-    let held = || internet.connections().nat().translator().pool_use().iter().map(|p| p.held).collect::<Vec<_>>();
-    let sessions = |vni| internet.connections().tracker().tenant(vni).unwrap().sessions;
+    let conntrack = Conntrack::open((memories, "n"), &model, &mut writer, (1, false), &mut Vec::new()).unwrap();
+    conntrack.start().unwrap();
+    (0..60).for_each(|port| outward(&conntrack, &writer, 7, port).unwrap());
+    (0..30).for_each(|port| outward(&conntrack, &writer, 8, port).unwrap());
+    assert!(outward(&conntrack, &writer, 7, 60).is_err(), "green's quota is 60");
+    let held = || conntrack.connections().nat().translator().pool_use().iter().map(|p| p.held).collect::<Vec<_>>();
+    let sessions = |vni| conntrack.connections().tracker().tenant(vni).unwrap().sessions;
     assert_eq!((held(), sessions(7), sessions(8)), (vec![64, 64], 60, 30));
 
     // Blue's pool stays and gets one more; green's goes. Green says nothing.
     let plan = model.apply(&snats("wide", "nano, wide")).unwrap();
     let commit = plan.commit(&model);
-    let wanted = internet.prepare(&mut writer, model.nat()).unwrap();
+    let wanted = conntrack.prepare(&mut writer, model.conntrack()).unwrap();
     writer.commit(&commit).unwrap();
-    internet.carry_out(&mut writer, &wanted, &commit, (&model, false));
+    conntrack.carry_out(&mut writer, &wanted, &commit, (&model, false));
     let begun = Instant::now();
     while sessions(7) > 0 || held() != [0, 64] {
         assert!(
@@ -173,10 +173,10 @@ fn a_snat_that_moves_to_another_pool_leaves_no_session_no_port_and_no_quota_behi
         );
         std::thread::sleep(Duration::from_millis(10));
     }
-    let ended = internet.connections().tracker().stats().ended;
+    let ended = conntrack.connections().tracker().stats().ended;
     assert_eq!((ended[EndReason::Untranslated as usize], ended[EndReason::Removed as usize]), (60, 0));
     assert_eq!(sessions(8), 30, "blue's translation is in force");
-    (0..60).for_each(|port| outward(&internet, &writer, 7, port).unwrap());
-    (100..200).for_each(|port| outward(&internet, &writer, 8, port).unwrap());
+    (0..60).for_each(|port| outward(&conntrack, &writer, 7, port).unwrap());
+    (100..200).for_each(|port| outward(&conntrack, &writer, 8, port).unwrap());
     assert_eq!((sessions(7), sessions(8)), (60, 130));
 }

@@ -160,7 +160,7 @@ pub(super) fn inner(frame: &[u8], outer_tos: u8, own: &Own) -> Result<Inner, Out
     let (head, rest) = frame.split_first_chunk::<{ ethernet::HEADER_LEN }>().ok_or(DropReason::InnerTruncated)?;
     let eth = ethernet::Frame::new_unchecked(head);
     if group(eth.src()) {
-        return Err(DropReason::InnerNonUnicastSource.into());
+        return Err(DropReason::InnerMulticastSourceMac.into());
     }
     let mut p = match eth.ethertype() {
         ethernet::ethertype::IPV4 => inner4(rest, eth.dst(), own)?,

@@ -103,7 +103,7 @@ fn look<'f>(data: &'f [u8], p: &mut Packet) -> Result<Seen<'f>, DropReason> {
     let (head, rest) = data.split_first_chunk::<{ ethernet::HEADER_LEN }>().ok_or(DropReason::InnerTruncated)?;
     let eth = ethernet::Frame::new_unchecked(head);
     if Mac(eth.src()).is_group() {
-        return Err(DropReason::InnerNonUnicastSource);
+        return Err(DropReason::InnerMulticastSourceMac);
     }
     let dst_mac = Mac(eth.dst());
     match eth.ethertype() {

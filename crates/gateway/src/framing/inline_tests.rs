@@ -272,7 +272,7 @@ fn a_trace_tells_what_a_frame_is_and_whose() {
         (
             SERVERS,
             eth(MAC_B, MAC_A | 1 << 40, 0x0806, &[0; 50]),
-            Verdict::Drop(DropReason::InnerNonUnicastSource),
+            Verdict::Drop(DropReason::InnerMulticastSourceMac),
             wire(true, "frame"),
             None,
         ),

@@ -122,7 +122,7 @@ fn inner(frame: &[u8], s: &Settings, p: &mut Packet) -> Result<(), DropReason> {
     let (head, rest) = frame.split_first_chunk::<{ ethernet::HEADER_LEN }>().ok_or(DropReason::InnerTruncated)?;
     let eth = ethernet::Frame::new_unchecked(head);
     if Mac(eth.src()).is_group() {
-        return Err(DropReason::InnerNonUnicastSource);
+        return Err(DropReason::InnerMulticastSourceMac);
     }
     match eth.ethertype() {
         ethertype::IPV4 => inner_ipv4(rest, Mac(eth.dst()), s, p)?,

@@ -23,11 +23,11 @@ pub fn bytes(m: &Model) -> Vec<u8> {
 pub fn faults(mut base: Model, document: &str) -> Vec<String> {
     let show = |e: &ConfigError| format!("{}:{} {} {}", e.place.line, e.place.column, e.field, e.problem);
     let shown = |errors: Vec<ConfigError>| errors.iter().map(show).collect();
-    let before = base.nat();
+    let before = base.conntrack();
     let told = parse_text("x.yaml", &format!("apiVersion: tunny/v1\n{document}\n"))
         .and_then(|docs| base.apply(&docs).map(|_| ()))
         .map_or_else(shown, |()| Vec::new());
-    assert!(told.is_empty() || base.nat() == before, "nothing half-applied");
+    assert!(told.is_empty() || base.conntrack() == before, "nothing half-applied");
     told
 }
 

@@ -7,7 +7,7 @@
 //! 3. *fill* (`apply`): new blocks, trees and entries are written where no reader finds them: larger hash arrays beside
 //!    the old ones, entries with KEY_ADDING of the next generation. For what is only entered later there is room made.
 //!    Every call that may fail is over when this step is.
-//! 4. *publish* (`apply`): a few stores a tenant, of which the one of `roots` (or of the tenant's word in `tenants`)
+//! 4. *publish*: a few stores a tenant, of which the one of `roots` (or of the tenant's word in `tenants`)
 //!    makes all of the tenant's change visible.
 //! 5. *settle*: after a grace period, marks are cleared, dead entries removed, blocks freed. It may wait: the next commit
 //!    to the same tenant, a full queue or an idle caller ([`Writer::settle`]) brings it about, so that many commits share
@@ -28,6 +28,7 @@ mod peers;
 mod plan;
 mod plan_routes;
 mod plan_vms;
+mod policy;
 mod publish;
 mod recover;
 mod state;

@@ -8,19 +8,6 @@ use crate::Vni;
 use abi::*;
 
 impl Writer {
-    /// The store that switches a VPC to its new state. PEER words that its routes no longer have go before, new ones come after a
-    /// grace period: a reader that has loaded the old `roots` must not see them.
-    pub(super) fn switch_roots(&mut self, vni: Vni, roots: u64) {
-        let Some(place) = self.tables.tenants.find_tenant(&self.store, vni) else { return };
-        let lines = &self.store.lines;
-        let wanted = self.tenants[&vni].peer_words();
-        if wanted.is_some_and(|wanted| peers::at(lines, place) != wanted) {
-            peers::clear(lines, place);
-            self.pending.peers.insert(vni);
-        }
-        lines.at(place.line).set(3 + place.slot, roots);
-    }
-
     /// Gives VPCs whose routes have changed, a grace period ago, their PEER words.
     pub(super) fn refill_peers(&self, vnis: impl Iterator<Item = Vni>) {
         for vni in vnis {

@@ -8,7 +8,7 @@ use super::undo::Filled;
 use super::{halves, nc_key, Writer};
 use crate::arena::Block;
 use crate::hashtable::TenantEntry;
-use crate::peers::PeerWords;
+use crate::peers::{self, PeerWords};
 use crate::{Commit, Vni};
 use abi::*;
 use std::net::IpAddr;
@@ -167,7 +167,20 @@ impl Writer {
         TenantEntry { key, roots, mac: state.gateway_mac as u32, policy }
     }
 
-    /// The store that switches a VPC to its new state.
+    /// The store that switches a VPC to its new state. PEER words that its routes no longer have go before, new ones come after a
+    /// grace period: a reader that has loaded the old `roots` must not see them.
+    pub(super) fn switch_roots(&mut self, vni: Vni, roots: u64) {
+        let Some(place) = self.tables.tenants.find_tenant(&self.store, vni) else { return };
+        let lines = &self.store.lines;
+        let wanted = self.tenants[&vni].peer_words();
+        if wanted.is_some_and(|wanted| peers::at(lines, place) != wanted) {
+            peers::clear(lines, place);
+            self.pending.peers.insert(vni);
+        }
+        lines.at(place.line).set(3 + place.slot, roots);
+    }
+
+    /// The bare store of `roots`: for a new VPC, which has no PEER words yet.
     pub(super) fn set_roots(&self, vni: Vni, roots: u64) {
         if let Some(place) = self.tables.tenants.find_tenant(&self.store, vni) {
             self.store.lines.at(place.line).set(3 + place.slot, roots);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The way to the Internet: sessions, translation, and what of the configuration concerns them.
+//! Sessions, translation, security groups, state tables: what of the configuration concerns connections, and how a change of it
+//! comes into force ([`Conntrack::prepare`], [`Conntrack::carry_out`]).
 //!
 //! Sessions lie in memory that outlives the process (BPF maps, pinned) if there is one. A node that starts takes them over and
 //! builds all else from them: quotas and timers (the tracker), ports and mappings (the translator). A change of the
@@ -14,7 +15,7 @@ use crate::states::{Hand, States};
 use crate::sweep::{Sweep, BUDGET, SWEEPS};
 use crate::uplinks::interface;
 use ::states::Backing;
-use compile::{Compile, NatPlan, WirePlan};
+use compile::{Compile, ConntrackPlan, WirePlan};
 use filter::Filter;
 use gateway::Connections;
 use model::Model;
@@ -31,9 +32,9 @@ use std::time::{Duration, Instant};
 use tables::{Commit, GroupId, RoutesChange, Tables, Vni, WirePort, WireSpec, Writer};
 
 /// Time between two looks at what has expired.
+const EXPIRE: Duration = Duration::from_millis(100);
 /// Steps of migration in it.
 const STEPS: u32 = 10;
-const EXPIRE: Duration = Duration::from_millis(100);
 /// Segments of session memory (4 MiB) that are copied for a trace.
 const COPIED_SEGMENTS_MAX: u32 = 128;
 /// The bits of a POLICY word that hold the epoch.
@@ -42,13 +43,13 @@ const EPOCH: u64 = 0xffff << abi::POLICY_EPOCH_SHIFT;
 /// The routers to the Internet, as the underlay's sink needs them.
 pub type Egresses = Arc<Mutex<[Option<IpAddr>; 2]>>;
 
-/// Sessions and translation of a node.
-pub struct Internet {
+/// What a node knows of connections, and the rules and translation that they follow.
+pub struct Conntrack {
     memory: Arc<dyn SessionMemory>,
     connections: Arc<Connections>,
     states: Arc<States>,
     log: Arc<SessionLog>,
-    plan: Mutex<NatPlan>,
+    plan: Mutex<ConntrackPlan>,
     egress: Egresses,
     stop: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -90,7 +91,7 @@ fn routers(model: &Model) -> [Option<IpAddr>; 2] {
     model.gateway().map_or([None; 2], |g| g.via.each())
 }
 
-impl Internet {
+impl Conntrack {
     /// Takes over the sessions in `memory`, or begins with none. `changed`: the configuration is not the one under which
     /// the tables were left, so that every session is to be judged again. What an operator should know goes to `notes`.
     pub fn open(
@@ -99,7 +100,7 @@ impl Internet {
         writer: &mut Writer,
         (salt, changed): (u64, bool),
         notes: &mut Vec<String>,
-    ) -> Result<Internet, NodeError> {
+    ) -> Result<Conntrack, NodeError> {
         let now = monotonic_ns();
         let refused = |e: session::AttachError| NodeError::Sessions(e.to_string());
         let (tracker, found) = match Tracker::attach(memory.clone(), options(model, salt), now) {
@@ -109,7 +110,7 @@ impl Internet {
             }
             other => other.map_err(refused)?,
         };
-        let (plan, log) = (model.nat(), Arc::new(SessionLog::default()));
+        let (plan, log) = (model.conntrack(), Arc::new(SessionLog::default()));
         let translator = Arc::new(Translator::new(salt));
         translator.configure(&plan.spec);
         let told = log.clone();
@@ -129,7 +130,7 @@ impl Internet {
         let told = log.clone();
         let ends = Arc::new(move |e: &::states::Ended| told.connection_ended(e));
         let states = Arc::new(States::new(backing, connections.clone(), (instance, salt), ends));
-        let internet = Internet {
+        let conntrack = Conntrack {
             memory,
             connections,
             states,
@@ -142,16 +143,16 @@ impl Internet {
             changed: Arc::default(),
             wires: Mutex::default(),
         };
-        internet.set_log(model);
+        conntrack.set_log(model);
         if plan.public.is_empty() && writer.tables().public_roots() != 0 {
             writer.set_public(&[]).map_err(NodeError::system("removing public addresses"))?;
         }
-        internet.change(writer, &plan, &|vni| changed && plan.policies.contains_key(&vni))?;
+        conntrack.change(writer, &plan, &|vni| changed && plan.policies.contains_key(&vni))?;
         // Whatever a predecessor left, and rules are known now; nothing to do if it was done.
-        internet.states.set((plan.states, plan.agent.as_ref()), &plan.timeouts, now, notes)?;
-        internet.states.set_weights(&plan.weights);
-        internet.follow_wires(writer)?;
-        Ok(internet)
+        conntrack.states.set((plan.states, plan.agent.as_ref()), &plan.timeouts, now, notes)?;
+        conntrack.states.set_weights(&plan.weights);
+        conntrack.follow_wires(writer)?;
+        Ok(conntrack)
     }
 
     /// What workers share.
@@ -209,7 +210,7 @@ impl Internet {
     }
 
     /// The plan in force.
-    pub fn plan(&self) -> NatPlan {
+    pub fn plan(&self) -> ConntrackPlan {
         self.plan.lock().clone()
     }
 
@@ -266,8 +267,8 @@ impl Internet {
         self.log.set(None);
     }
 
-    /// Before a commit: makes the addresses of its plan public as well. Returns the plan for [`Internet::carry_out`].
-    pub fn prepare(&self, writer: &mut Writer, mut plan: NatPlan) -> Result<NatPlan, NodeError> {
+    /// Before a commit: makes the addresses of its plan public as well. Returns the plan for [`Conntrack::carry_out`].
+    pub fn prepare(&self, writer: &mut Writer, mut plan: ConntrackPlan) -> Result<ConntrackPlan, NodeError> {
         self.states.try_out(plan.states)?;
         plan.filter.keep(&self.plan.lock().filter);
         let mut both = self.plan.lock().public.clone();
@@ -278,7 +279,7 @@ impl Internet {
         Ok(plan)
     }
 
-    /// Takes back what [`Internet::prepare`] did.
+    /// Takes back what [`Conntrack::prepare`] did.
     pub fn withdraw(&self, writer: &mut Writer) {
         let public = self.plan.lock().public.clone();
         if let Err(e) = writer.set_public(&public) {
@@ -287,7 +288,13 @@ impl Internet {
     }
 
     /// After the commit: brings the plan into force.
-    pub fn carry_out(&self, writer: &mut Writer, plan: &NatPlan, commit: &Commit, (model, replaced): (&Model, bool)) {
+    pub fn carry_out(
+        &self,
+        writer: &mut Writer,
+        plan: &ConntrackPlan,
+        commit: &Commit,
+        (model, replaced): (&Model, bool),
+    ) {
         let routed: BTreeSet<Vni> =
             commit.tenants.iter().filter(|t| t.routes != RoutesChange::Keep).map(|t| t.vni).collect();
         self.set_log(model);
@@ -320,7 +327,7 @@ impl Internet {
     }
 
     /// Translator, limits, policies, public addresses; `judge` says whose sessions are to be judged again in any case.
-    fn change(&self, writer: &mut Writer, plan: &NatPlan, judge: &dyn Fn(Vni) -> bool) -> Result<(), NodeError> {
+    fn change(&self, writer: &mut Writer, plan: &ConntrackPlan, judge: &dyn Fn(Vni) -> bool) -> Result<(), NodeError> {
         let mut old = self.plan.lock();
         let translation = old.spec != plan.spec;
         if translation {
@@ -413,7 +420,7 @@ impl Internet {
     }
 }
 
-impl Drop for Internet {
+impl Drop for Conntrack {
     fn drop(&mut self) {
         self.stop();
     }
@@ -443,7 +450,12 @@ pub fn lead(writer: &mut Writer, ipv6: bool, group: Option<GroupId>) {
 }
 
 /// Sessions in `memory`, and translation by a plan.
-fn on(memory: Arc<dyn SessionMemory>, options: Options, now: u64, plan: &NatPlan) -> Result<Connections, NodeError> {
+fn on(
+    memory: Arc<dyn SessionMemory>,
+    options: Options,
+    now: u64,
+    plan: &ConntrackPlan,
+) -> Result<Connections, NodeError> {
     let refused = |e: session::AttachError| NodeError::Sessions(e.to_string());
     let (tracker, _) = Tracker::attach(memory, options, now).map_err(refused)?;
     let translator = Arc::new(Translator::new(options.salt));
@@ -458,7 +470,7 @@ fn on(memory: Arc<dyn SessionMemory>, options: Options, now: u64, plan: &NatPlan
 /// Sessions of a gateway without ports, none at first. `now` is the time of its first packet.
 pub fn offline(model: &Model, now: u64) -> Result<Arc<Connections>, NodeError> {
     let memory = Arc::new(session::HeapMemory::new().map_err(NodeError::system("reserving session memory"))?);
-    let plan = model.nat();
+    let plan = model.conntrack();
     let nat = on(memory, options(model, 0x7475_6e6e_7921), now, &plan)?;
     nat.set_filter(Arc::new(Filter::new(&plan.filter.groups, &plan.filter.members, &Filter::default())));
     crate::states::offline(&nat, plan.states, &plan.timeouts, 0x7475_6e6e_7921)?;
@@ -467,7 +479,7 @@ pub fn offline(model: &Model, now: u64) -> Result<Arc<Connections>, NodeError> {
 
 /// Enters into the tables of a gateway without ports what a model says of the Internet.
 pub fn enter(writer: &mut Writer, model: &Model) -> Result<(), NodeError> {
-    let plan = model.nat();
+    let plan = model.conntrack();
     writer.set_public(&plan.public).map_err(NodeError::system("entering public addresses"))?;
     for (vni, policy) in &plan.policies {
         writer.set_policy(*vni, *policy & !EPOCH);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From the model to what translation, sessions and tables need for the Internet.
+//! From the model to what concerns connections: translation, limits and timeouts of sessions, rules, state table, public addresses.
 
 use crate::commit::table_prefix;
 use model::*;
@@ -21,9 +21,9 @@ pub struct WirePlan {
     pub servers: Vec<(tables::Prefix, Vni)>,
 }
 
-/// All that follows from pools, Snats and elastic addresses.
+/// All that a configuration says of connections.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct NatPlan {
+pub struct ConntrackPlan {
     /// For the translator.
     pub spec: NatSpec,
     /// For the tables: which addresses are ours.
@@ -54,9 +54,9 @@ pub struct NatPlan {
 }
 
 /// The plan for the configuration as it is.
-pub(crate) fn plan(model: &Model) -> NatPlan {
+pub(crate) fn plan(model: &Model) -> ConntrackPlan {
     let timeouts = model.gateway().map_or_else(Timeouts::default, |g| durations(&g.timeouts));
-    let mut plan = NatPlan { timeouts, sessions: model.limits().sessions, ..NatPlan::default() };
+    let mut plan = ConntrackPlan { timeouts, sessions: model.limits().sessions, ..ConntrackPlan::default() };
     let positions: HashMap<&Name, usize> = model.by_name().pools.keys().enumerate().map(|(i, n)| (n, i)).collect();
     plan.states = model.gateway().and_then(state_table);
     plan.agent = model.gateway().and_then(|g| g.agent.clone()).filter(|_| plan.states.is_some());
@@ -95,7 +95,7 @@ pub(crate) fn plan(model: &Model) -> NatPlan {
 }
 
 /// What the documents of VPCs say of their limits: of those that have sessions, and of their peers, in whose name some are counted.
-fn own_limits(model: &Model, plan: &mut NatPlan) {
+fn own_limits(model: &Model, plan: &mut ConntrackPlan) {
     let vpc = |vni: &Vni| model.vpc_of_vni(*vni).map(|vpc| vpc.spec());
     let mut vnis: BTreeSet<Vni> = plan.policies.keys().copied().collect();
     for name in plan.policies.keys().filter_map(vpc).flat_map(|v| &v.peerings) {
@@ -133,7 +133,7 @@ fn elastic(model: &Model, e: &ElasticIp) -> Option<ElasticSpec> {
 }
 
 /// Completes the policies: flags, and a number made of all that a session is judged by.
-fn finish_policies(model: &Model, plan: &mut NatPlan) {
+fn finish_policies(model: &Model, plan: &mut ConntrackPlan) {
     let mut elastics: HashMap<Vni, Vec<&ElasticSpec>> = HashMap::new();
     plan.spec.elastics.iter().for_each(|e| elastics.entry(e.vni).or_default().push(e));
     let snats: HashMap<Vni, &SnatSpec> = plan.spec.snats.iter().map(|s| (s.vni, s)).collect();

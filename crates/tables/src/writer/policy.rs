@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The POLICY word of a VPC: what its packets need besides forwarding, and the epoch under which its sessions are judged.
+
+use super::Writer;
+use crate::Vni;
+use abi::*;
+use memory::root;
+
+/// Word of `policy` in a tenant's record.
+const POLICY: usize = std::mem::offset_of!(TenantRecord, policy) / 8;
+const EPOCHS: u64 = 0xffff << POLICY_EPOCH_SHIFT;
+
+impl Writer {
+    /// Sets the flags (POLICY_*) of a VPC's POLICY word and raises its epoch, so that its sessions are judged again. False
+    /// if there is no such VPC.
+    pub fn set_policy(&mut self, vni: Vni, flags: u64) -> bool {
+        let Some(state) = self.tenants.get(&vni) else { return false };
+        let line = self.store.lines.at(self.tenant_line(state.id));
+        let epoch = line.word(POLICY).wrapping_add(1 << POLICY_EPOCH_SHIFT) & EPOCHS;
+        line.set(POLICY, epoch | flags & !EPOCHS);
+        match flags & POLICY_FILTER {
+            0 => self.filtered.remove(&vni),
+            _ => self.filtered.insert(vni),
+        };
+        self.store_filtered();
+        // Engines look at the word only if the entry says so.
+        if let Some(place) = self.tables.tenants.find_tenant(&self.store, vni) {
+            self.tables.tenants.set_policy(&self.store.lines, place, line.word(POLICY) as u32);
+            let bucket = self.store.lines.at(place.line);
+            bucket.set(place.slot, bucket.word(place.slot) & !(TENANT_NAT | TENANT_FILTERED) | self.nat_flag(state.id));
+        }
+        true
+    }
+
+    /// Tells engines how many VPCs have security groups.
+    pub(super) fn store_filtered(&self) {
+        self.store.root.set(root!(filtered), self.filtered.len() as u64);
+    }
+
+    /// What engines are told.
+    #[cfg(test)]
+    pub(crate) fn told_filtered(&self) -> u64 {
+        self.store.root.get(root!(filtered))
+    }
+
+    /// What the entry of a VPC says of its POLICY word.
+    pub(super) fn nat_flag(&self, id: u32) -> u64 {
+        let policy = self.record_policy(id);
+        let flag = |policy_flag: u64, flag: u64| if policy & policy_flag != 0 { flag } else { 0 };
+        flag(POLICY_NAT, TENANT_NAT) | flag(POLICY_FILTER, TENANT_FILTERED)
+    }
+
+    /// The POLICY word of a VPC.
+    pub fn policy(&self, vni: Vni) -> Option<u64> {
+        self.tenants.get(&vni).map(|state| self.record_policy(state.id))
+    }
+
+    /// The POLICY word in the record of a VPC's id.
+    pub(super) fn record_policy(&self, id: u32) -> u64 {
+        self.store.lines.at(self.tenant_line(id)).word(POLICY)
+    }
+}
