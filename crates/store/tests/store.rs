@@ -231,7 +231,10 @@ fn what_an_earlier_version_took_is_taken_again_at_start() {
     }
     drop(store);
     let (_, mut model, opened) = Store::open(dir.path()).unwrap();
-    assert_eq!((opened.replayed, model.counts().of(Kind::Vm), compile::Compile::conntrack(&model).limits.len()), (2, 2, 1));
+    assert_eq!(
+        (opened.replayed, model.counts().of(Kind::Vm), compile::Compile::conntrack(&model).limits.len()),
+        (2, 2, 1)
+    );
     // Other changes are taken, and so are the files that it starts with; what brings it about anew is not.
     let other = doc("Vm", "other", "vpc: red, addresses: [10.1.0.8], mac: '02:00:00:00:00:18', nc: nc1");
     model.apply(&parse_text("new.yaml", &other).unwrap()).unwrap();
