@@ -115,7 +115,7 @@ fn offline(args: &Args, request: &Request) -> anyhow::Result<Report> {
     let copy = Arc::new(tables::HeapMemory::new()?);
     node::table_copy::copy(&*memory, &*copy).context("copying the tables")?;
     let now = monotonic_ns();
-    let mut report = run_trace(copy, node::internet::offline(&offline.model, now)?, &frame, ifindex, now);
+    let mut report = run_trace(copy, node::conntrack::offline(&offline.model, now)?, &frame, ifindex, now);
     if let Some(engine) = &engine {
         report.xdp = Some(run_xdp(engine, &frame, ifindex, &report)?);
     }

@@ -281,7 +281,7 @@ fn members_that_are_kept_are_those_that_a_fresh_model_finds() {
         }
         let mut bytes = Vec::new();
         model.write_snapshot(&mut bytes, 1).unwrap();
-        assert_eq!(model.conntrack(), Model::from_snapshot(&bytes).unwrap().0.nat());
+        assert_eq!(model.conntrack(), Model::from_snapshot(&bytes).unwrap().0.conntrack());
     }
     assert!(taken > 20 && refused > 20, "{taken} taken, {refused} refused");
 }

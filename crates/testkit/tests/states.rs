@@ -100,6 +100,13 @@ fn long_an_agent_on_another_host_judges_as_one_beside_the_fast_path() {
     elsewhere(packets_or(LONG));
 }
 
+/// What an engine's state table holds, in one order.
+fn connections(engine: &UserEngine) -> Vec<String> {
+    let mut list: Vec<String> = shared(engine).connections().iter().map(|entry| format!("{entry:?}")).collect();
+    list.sort();
+    list
+}
+
 #[track_caller]
 fn elsewhere(packets: usize) {
     let (seed, mut rng) = Rng::seeded("elsewhere");
@@ -109,7 +116,7 @@ fn elsewhere(packets: usize) {
         here.start(&region).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         there.start(&region).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         assert!(shared(&there).remote().is_some());
-        let (mut now, mut counts) = (START, BTreeMap::<String, u64>::new());
+        let (mut now, mut counts, mut compared) = (START, BTreeMap::<String, u64>::new(), 0);
         let mut talk = Talk::new(&TUNNELS, &mut rng);
         for i in 1..=packets {
             meanwhile(i, &mut region, &mut rng, &mut [&mut here, &mut there], &mut now);
@@ -125,15 +132,16 @@ fn elsewhere(packets: usize) {
                 describe(&got)
             );
             *counts.entry(kind(&got)).or_default() += 1;
+            // Changes of rules end connections by the dozen: at a given moment there may be none.
+            if i % 500 == 0 {
+                let [here, there] = [&here, &there].map(connections);
+                assert_eq!(here, there, "seed {seed}, {}, packet {i}: connections here and there", name(&spec));
+                compared += here.len();
+            }
         }
         here.conserved().and_then(|()| there.conserved()).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
-        let lists = [&here, &there].map(|engine| {
-            let mut list = shared(engine).connections();
-            list.sort_by_key(|entry| format!("{entry:?}"));
-            list
-        });
-        assert!(!lists[0].is_empty() && lists[0] == lists[1], "seed {seed}, {}", name(&spec));
-        println!("{}: {} packets, {} connections, no difference: {counts:?}", name(&spec), packets, lists[0].len());
+        assert!(compared > 0, "seed {seed}, {}: no connection was there to compare", name(&spec));
+        println!("{}: {} packets, {compared} connections compared, no difference: {counts:?}", name(&spec), packets);
     }
 }
 
