@@ -6,7 +6,7 @@ mod commit;
 mod nat;
 
 pub use commit::{gateway_settings, CompilePlan};
-pub use nat::{durations, state_table, NatPlan, WirePlan};
+pub use nat::{durations, state_table, InlinePlan, NatPlan};
 
 use model::Model;
 use tables::Commit;
@@ -26,8 +26,8 @@ pub trait Compile {
     /// What translation, sessions and filter are told.
     fn nat(&self) -> NatPlan;
 
-    /// The wires of a node in role filter, in their order.
-    fn wires(&self) -> Vec<WirePlan>;
+    /// The inline pairs of a node in role filter, in their order.
+    fn inline(&self) -> Vec<InlinePlan>;
 }
 
 impl Compile for Model {
@@ -48,7 +48,7 @@ impl Compile for Model {
         nat::plan(self)
     }
 
-    fn wires(&self) -> Vec<WirePlan> {
-        nat::wires(self)
+    fn inline(&self) -> Vec<InlinePlan> {
+        nat::inline(self)
     }
 }
