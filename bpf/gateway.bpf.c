@@ -33,7 +33,7 @@ static __always_inline int enter(struct packet *p)
 	p->stats->rx_bytes += p->bytes;
 	p->options = READ_ONCE(p->root->options);
 	sample(p);
-	if (unlikely(p->options & TUNNY_OPT_WIRES))
+	if (unlikely(p->options & TUNNY_OPT_INLINE))
 		return PASS;
 	return READ_ONCE(p->root->magic) == TUNNY_ROOT_MAGIC ? GO : PASS;
 }
@@ -146,7 +146,7 @@ static __always_inline int plain_packet(struct xdp_md *ctx, struct end *e)
 {
 	struct tunny_root *root = map_value(&tunny_root, 0);
 
-	if (root && unlikely(READ_ONCE(root->options) & TUNNY_OPT_WIRES))
+	if (root && unlikely(READ_ONCE(root->options) & TUNNY_OPT_INLINE))
 		return tunny_inline(ctx, e);
 	return nat_in(ctx, e);
 }

@@ -15,7 +15,7 @@
 #define ARP_BYTES 28
 #define ND_BYTES 24
 #define MLD_BYTES 16
-#define INLINE_PORTS (2 * TUNNY_WIRES_MAX)
+#define INLINE_PORTS (2 * TUNNY_INLINE_MAX)
 
 /* 10.0.0.0: an address of which nothing special is said. */
 #define ORDINARY (10 << 24)
@@ -267,7 +267,7 @@ static __always_inline int inline_unjudged(struct xdp_md *ctx, const struct tunn
 static __always_inline int inline_pair(struct xdp_md *ctx, const struct tunny_root *root, struct flow *w, struct end *e,
 				       struct inline_frame *f)
 {
-	__u32 place = inline_place(root, ctx->ingress_ifindex), pair = place / 2 & (TUNNY_WIRES_MAX - 1);
+	__u32 place = inline_place(root, ctx->ingress_ifindex), pair = place / 2 & (TUNNY_INLINE_MAX - 1);
 	__u64 word;
 
 	if (place >= INLINE_PORTS)
@@ -282,7 +282,7 @@ static __always_inline int inline_pair(struct xdp_md *ctx, const struct tunny_ro
 	w->vni = 0;
 	w->policy = 0;
 	w->tenant_key = 0;
-	inline_vpc(root, w, e, word >> TUNNY_WIRE_VNI_SHIFT);
+	inline_vpc(root, w, e, word >> TUNNY_INLINE_VNI_SHIFT);
 	return GO;
 }
 

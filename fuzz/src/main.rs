@@ -23,27 +23,26 @@ use std::time::{Duration, Instant};
 const TOO_LONG: Duration = Duration::from_secs(1);
 
 const OPTIONS: &str =
-    "--seconds N (of all targets together), --rounds N (of each), --seed N, --target NAME, --replay FILE, --keep";
+    "--seconds N (of all targets together), --rounds N (of each), --seed N, --target NAME (several may be given), --replay FILE, --keep";
 
 struct Options {
     seconds: u64,
     rounds: Option<u64>,
     seed: u64,
-    target: Option<String>,
+    targets: Vec<String>,
     replay: Option<PathBuf>,
     keep: bool,
 }
 
-fn options() -> Result<Options, String> {
-    let mut o = Options { seconds: 20, rounds: None, seed: new_seed(), target: None, replay: None, keep: false };
-    let mut args = std::env::args().skip(1);
+fn options(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
+    let mut o = Options { seconds: 20, rounds: None, seed: new_seed(), targets: Vec::new(), replay: None, keep: false };
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or(format!("{arg} needs a value"));
         match arg.as_str() {
             "--seconds" => o.seconds = value()?.parse().map_err(|_| "--seconds needs a whole number")?,
             "--rounds" => o.rounds = Some(value()?.parse().map_err(|_| "--rounds needs a whole number")?),
             "--seed" => o.seed = value()?.parse().map_err(|_| "--seed needs a whole number")?,
-            "--target" => o.target = Some(value()?),
+            "--target" => o.targets.push(value()?),
             "--replay" => o.replay = Some(value()?.into()),
             "--keep" => o.keep = true,
             "--help" | "-h" => {
@@ -113,23 +112,32 @@ fn fuzz(target: &mut dyn Target, o: &Options, time: Duration) -> Result<(), Stri
     Ok(())
 }
 
+/// The targets of these names; all if none is named.
+fn wanted(names: &[String]) -> Result<Vec<Box<dyn Target>>, String> {
+    let mut all = targets();
+    if let Some(unknown) = names.iter().find(|name| all.iter().all(|t| t.name() != name.as_str())) {
+        let known: Vec<_> = all.iter().map(|t| t.name()).collect();
+        return Err(format!("there is no target {unknown}; there are {}", known.join(", ")));
+    }
+    all.retain(|t| names.is_empty() || names.iter().any(|name| name == t.name()));
+    Ok(all)
+}
+
 fn main() -> ExitCode {
-    let o = match options() {
+    let o = match options(std::env::args().skip(1)) {
         Ok(o) => o,
         Err(e) => {
             eprintln!("{e}");
             return ExitCode::from(2);
         }
     };
-    let mut all = targets();
-    if let Some(name) = &o.target {
-        all.retain(|t| t.name() == name);
-        if all.is_empty() {
-            let names: Vec<_> = targets().iter().map(|t| t.name()).collect();
-            eprintln!("there is no target {name}; there are {}", names.join(", "));
+    let mut all = match wanted(&o.targets) {
+        Ok(all) => all,
+        Err(e) => {
+            eprintln!("{e}");
             return ExitCode::from(2);
         }
-    }
+    };
     let result = match &o.replay {
         Some(file) => match std::fs::read(file) {
             Ok(input) => all.iter_mut().try_for_each(|t| run(t.as_mut(), &input).map(|_| ())),
@@ -146,6 +154,36 @@ fn main() -> ExitCode {
         Err(e) => {
             eprintln!("{e}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(line: &str) -> Result<Vec<&'static str>, String> {
+        let o = options(line.split_whitespace().map(String::from))?;
+        wanted(&o.targets).map(|all| all.iter().map(|t| t.name()).collect())
+    }
+
+    #[test]
+    fn every_target_that_is_named_runs() {
+        assert_eq!(names("--target views --seed 7 --target yaml"), Ok(vec!["views", "yaml"]));
+        assert_eq!(names("").map(|all| all.len()), Ok(targets().len()));
+        assert!(names("--target views --target nosuch")
+            .is_err_and(|e| e.starts_with("there is no target nosuch; there are views")));
+    }
+
+    #[test]
+    fn every_target_stands_on_the_page() {
+        let page = include_str!("../README.md");
+        for t in targets() {
+            assert!(
+                page.lines().any(|row| row.starts_with("| `") && row.contains(&format!("`{}`", t.name()))),
+                "{}",
+                t.name()
+            );
         }
     }
 }

@@ -164,13 +164,13 @@ layouts! {
         punt_peak_tenant: u64,
         /// Punts of all tenants together, peak rate: RATE_LIMIT word.
         punt_peak_total: u64,
-        /// Ends of wires (OPT_WIRES): number 2n is the server side of wire n, 2n + 1 its network side. Interface index of the end
-        /// in the lower 32 bits, of the wire's other end in the upper 32; 0: no such end.
+        /// Ports of inline pairs (OPT_INLINE): number 2n is the server side of pair n, 2n + 1 its network side. Interface index of the port
+        /// in the lower 32 bits, of the pair's other port in the upper 32; 0: no such port.
         wire_ends: [u64; 16],
-        /// Servers behind each wire: ROUTE_ROOT of IPv4 in the lower 32 bits, of IPv6 in the upper 32. The value of a server's
+        /// Servers behind each pair: ROUTE_ROOT of IPv4 in the lower 32 bits, of IPv6 in the upper 32. The value of a server's
         /// prefix is scope local with the VNI of its VPC.
         wire_servers: [u64; 8],
-        /// Of each wire: MTU of its server side in bits 0-15, of its network side in bits 16-31; WIRE_VNI_SHIFT: the VNI of all its
+        /// Of each pair: MTU of its server side in bits 0-15, of its network side in bits 16-31; INLINE_VNI_SHIFT: the VNI of all its
         /// servers, 0 if they are of several VPCs.
         wire_words: [u64; 8],
         /// VPCs that have security groups. If there are any, engines ask early for what judging a packet takes.
@@ -548,14 +548,14 @@ bits! {
     OPT_PORT_SHIFT: u32 = 16;
     /// options: shift of the 8-bit sampling exponent n: one packet in 2^n goes to the event ring; 0 = none.
     OPT_SAMPLE_SHIFT: u32 = 32;
-    /// options: role filter. Frames pass between the two ends of wires; nothing is a tunnel.
-    OPT_WIRES: u64 = 1 << 40;
+    /// options: role filter. Frames pass between the two ports of inline pairs; nothing is a tunnel.
+    OPT_INLINE: u64 = 1 << 40;
     /// options: packets from or to a prefix for documentation are dropped.
     OPT_DOCUMENTATION_DROPPED: u64 = 1 << 42;
     /// options: an IPv6 packet of at most 1,280 bytes that does not fit the underlay is sent in fragments of its tunnel packet.
     OPT_TUNNEL_FRAGMENTS: u64 = 1 << 43;
     /// wire_words: shift of the VNI.
-    WIRE_VNI_SHIFT: u32 = 32;
+    INLINE_VNI_SHIFT: u32 = 32;
 
     /// RATE_LIMIT: shift of the burst in packets; the lower 32 bits are ns per packet, 0 = no limit.
     RATE_LIMIT_BURST_SHIFT: u32 = 32;

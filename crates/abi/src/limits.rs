@@ -56,8 +56,8 @@ limits! {
     SLOTS_MAX: u32 = 256;
     /// Uplink ports.
     PORTS_MAX: u32 = 16;
-    /// Wires of a node in role filter: each has two ports.
-    WIRES_MAX: u32 = 8;
+    /// Inline pairs of a node in role filter: each has two ports.
+    INLINE_MAX: u32 = 8;
     /// Lines that a drop counter may lie away from its home.
     DROP_PROBES_MAX: u32 = 4;
     /// Bits in a line number of session memory: at most 2^27 lines, 8 GiB.

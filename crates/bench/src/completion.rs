@@ -6,8 +6,8 @@
 //! beside the kernel. The table is a tenth of the paper's (θ1 1,000 and θ2 500 connections instead of 10K and 5K), and so are the long connections:
 //! both ends of all of them are in this process.
 use crate::flows::{at_once, flow, run, schedule, Flows, Server, PATIENCE};
+use crate::inline::{become_an_end, InlineRig, Middle, Tenants, RULES};
 use crate::sizes::{Sizes, DISTRIBUTIONS};
-use crate::wires::{become_an_end, Middle, Tenants, Wires, RULES};
 use crate::{cpu, linux, report, stats, Context, Error, Report};
 use figures::{Line, Plot};
 use node::states::MigrationView;
@@ -35,7 +35,7 @@ const LONG_LIMIT: Duration = Duration::from_secs(8);
 const PHASE: Duration = Duration::from_millis(1500);
 const CLASSES: [&str; 3] = ["few", "some", "many"];
 
-/// `spec.filter` of a node with a table that is too small. Connections of servers behind wires are wide.
+/// `spec.filter` of a node with a table that is too small. Connections of servers behind inline pairs are wide.
 fn small_table(migration: &str) -> String {
     format!(
         "\"states\":\"digest\",\"connections\":{},\"wideConnections\":{}{migration}",
@@ -46,13 +46,13 @@ fn small_table(migration: &str) -> String {
 
 /// A rig with its servers.
 struct Side {
-    rig: Wires,
+    rig: InlineRig,
     server: Server,
 }
 
 impl Side {
     fn create(role: &str, middle: Middle) -> Result<Side, Error> {
-        let rig = Wires::create(role, TENANTS, middle)?;
+        let rig = InlineRig::create(role, TENANTS, middle)?;
         let server = Server::start(&rig)?;
         Ok(Side { rig, server })
     }

@@ -4,8 +4,8 @@
 //! A node in role filter and the kernel with connection tracking in the same place. Established UDP connections are the background; probes among
 //! them carry the time of sending. Full load is what the kernel's filter does in a second of its CPU with frames of that size, so both sides get the
 //! same packets at the same pace, which a faster side has more idle time with.
+use crate::inline::{Middle, RULES};
 use crate::streams::{Pace, Seen, Streams, CONNECTIONS};
-use crate::wires::{Middle, RULES};
 use crate::{linux, report, stats, Context, Error, Report};
 use figures::{Line, Plot};
 use serde_json::{json, Value};

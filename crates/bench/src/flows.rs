@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Flows of the kernel's TCP over the rig of a filter: a flow is a connection, a request for so many bytes, the bytes, and the end.
+use crate::inline::{become_an_end, InlineRig, Tenants};
 use crate::sizes::Sizes;
-use crate::wires::{become_an_end, Tenants, Wires};
 use crate::workload::Random;
 use crate::Error;
 use parking_lot::Mutex;
@@ -47,7 +47,7 @@ fn answer(mut stream: TcpStream, kept: &Mutex<Vec<TcpStream>>) -> std::io::Resul
 
 impl Server {
     /// Listens on every address of the servers.
-    pub fn start(rig: &Wires) -> Result<Server, Error> {
+    pub fn start(rig: &InlineRig) -> Result<Server, Error> {
         let listener =
             rig.servers.inside(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)).map_err(Error::io("listening")))?;
         let (listener, stop) = (Arc::new(listener), Arc::new(AtomicBool::new(false)));
@@ -69,7 +69,7 @@ impl Server {
     }
 
     /// Ends it, and with it all connections that it kept.
-    pub fn stop(self, rig: &Wires) -> Result<(), Error> {
+    pub fn stop(self, rig: &InlineRig) -> Result<(), Error> {
         self.stop.store(true, Ordering::Relaxed);
         rig.servers.inside(|| {
             // Wakes those who wait for connections.
@@ -134,7 +134,7 @@ pub struct Flows {
 }
 
 /// Runs flows when they are due, at most [`AT_ONCE`] under way. All must come through.
-pub fn run(rig: &Wires, due: &[Due]) -> Result<Flows, Error> {
+pub fn run(rig: &InlineRig, due: &[Due]) -> Result<Flows, Error> {
     let (next, failed, us) = (AtomicUsize::new(0), AtomicUsize::new(0), Mutex::new(Vec::with_capacity(due.len())));
     let began = Instant::now();
     rig.client.inside(|| {

@@ -17,6 +17,7 @@ pub mod filter;
 pub mod filter_change;
 pub mod filter_rules;
 pub mod flows;
+pub mod inline;
 pub mod isolation;
 pub mod latency;
 pub mod linux;
@@ -47,7 +48,6 @@ pub mod stats;
 pub mod streams;
 mod traffic;
 pub mod user;
-pub mod wires;
 pub mod workload;
 
 pub use registry::{find, Bench, Group, BENCHES, HEADLINES};

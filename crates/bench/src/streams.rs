@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Generated traffic over the rig of a filter: established UDP connections at a pace, and among them probes that carry the time of sending.
+use crate::inline::{become_an_end, InlineRig, Middle, Tenants, CLIENT, MACS};
 use crate::newconn::tcp;
 use crate::traffic::{Traffic, BUDGET, GAP, NEXT, PROBES, PROBE_GAP, RECEIVED, SENT, SENT_AT, WINDOW_WORD};
-use crate::wires::{become_an_end, Middle, Tenants, Wires, CLIENT, MACS};
 use crate::workload::{write_between, PACKET_SLOT};
 use crate::{cpu, Error};
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ pub struct Seen {
 /// A rig with generators and sinks at both ends.
 pub struct Streams {
     /// The rig.
-    pub rig: Wires,
+    pub rig: InlineRig,
     forward: Traffic,
     back: Traffic,
     bytes: usize,
@@ -96,7 +96,7 @@ fn template(syn: bool, bytes: usize, packets: &[u8]) -> Result<[u8; PACKET_SLOT]
 impl Streams {
     /// Builds it and establishes all connections.
     pub fn create(role: &str, middle: Middle, bytes: usize) -> Result<Streams, Error> {
-        let rig = Wires::create(role, TENANTS, middle)?;
+        let rig = InlineRig::create(role, TENANTS, middle)?;
         let node = matches!(middle, Middle::Node(_));
         let (forward, back) = (Traffic::load()?, Traffic::load()?);
         let sink = |traffic: &Traffic, ns: &crate::netns::Netns, device: &str| -> Result<OwnedFd, Error> {

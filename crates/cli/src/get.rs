@@ -553,8 +553,7 @@ fn kind_text(objects: &[Value], columns: &mut Columns) -> String {
 fn lines(spec: &Value) -> String {
     let mut rows = Vec::new();
     fields("", spec, &mut rows);
-    let widest = rows.iter().map(|(field, _)| field.chars().count()).max().unwrap_or(0);
-    rows.iter().map(|(field, value)| format!("  {field:<widest$}  {value}\n")).collect()
+    output::list(rows)
 }
 
 fn fields(path: &str, value: &Value, rows: &mut Vec<(String, String)>) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `tunny trace`: why a packet would go where.
 
-use crate::output::show;
+use crate::output::{list, show};
 use crate::Global;
 use anyhow::Context;
 use node::client::Client;
@@ -9,7 +9,7 @@ use node::counters::monotonic_ns;
 use node::describe::{from_hex, to_hex, KEYS};
 use node::offline::{Offline, PORT};
 use node::pcap::Reader;
-use node::trace::{run as run_trace, run_xdp, Report, Request};
+use node::trace::{run as run_trace, run_xdp, Changed, Report, Request};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -55,10 +55,8 @@ enum EngineArg {
 }
 
 fn keys() -> String {
-    let width = KEYS.iter().map(|(k, _)| k.len()).max().unwrap_or(0);
-    KEYS.iter().fold(String::from("Words of a description:\n"), |text, (key, meaning)| {
-        text + &format!("  {key:width$}  {meaning}\n")
-    })
+    let words = KEYS.iter().map(|(key, meaning)| (key.to_string(), meaning.to_string()));
+    format!("Words of a description:\n{}", list(words))
 }
 
 /// Runs the command.
@@ -132,11 +130,8 @@ fn text(r: &Report) -> String {
     }
     if !r.changed.is_empty() {
         text.push_str("\nbytes that change\n");
-        let width = r.changed.iter().map(|c| c.field.len()).max().unwrap_or(0);
-        for c in &r.changed {
-            let (before, after) = (or_none(&c.before), or_none(&c.after));
-            text.push_str(&format!("  {:width$}  {before} -> {after}\n", c.field));
-        }
+        let change = |c: &Changed| (c.field.clone(), format!("{} -> {}", or_none(&c.before), or_none(&c.after)));
+        text.push_str(&list(r.changed.iter().map(change)));
     }
     text.push_str(&format!("\nverdict   {}", r.verdict));
     if let Some(reason) = &r.reason {

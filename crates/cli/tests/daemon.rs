@@ -36,6 +36,16 @@ fn sighup_reloads_the_files_whole_or_not_at_all() {
     node.signal(Signal::SIGHUP);
     node.wait_for("reloaded etc: No changes");
     assert!(!node.said(&["get", "status"]).contains("reload"));
+    // An empty folder is a slip of the hand, not a configuration without objects.
+    std::fs::remove_file(node.dir.path().join("etc/region.yaml")).unwrap();
+    node.signal(Signal::SIGHUP);
+    node.wait_for(
+        "reload: the files hold no document, so there is nothing to apply: give the right files. A reload deletes nothing; `tunny delete` does",
+    );
+    assert!(node.said(&["get", "status"]).contains(
+        "WARNING    the last reload of etc was refused, and nothing was changed: the files hold no document"
+    ));
+    node.said(&["get", "vpc", "fresh"]);
 }
 
 #[test]

@@ -10,6 +10,7 @@ pub mod output;
 pub mod reference;
 pub mod sink;
 
+use clap::error::{ContextKind, ContextValue};
 use output::Format;
 use std::process::ExitCode;
 
@@ -35,13 +36,35 @@ pub fn main<P: Program>() -> ExitCode {
     output::begin(P::NAME);
     let program = match P::try_parse() {
         Ok(program) => program,
-        Err(refusal) => return help_or_refusal(&refusal, P::instead(&refusal)),
+        Err(mut refusal) => {
+            without_global(&mut refusal, &P::command());
+            return help_or_refusal(&refusal, P::instead(&refusal));
+        }
     };
     let format = program.format();
     program.run().unwrap_or_else(|error| {
         output::fail(format, &sentence(&error));
         ExitCode::FAILURE
     })
+}
+
+/// Takes the options that every command has out of a usage line: clap names those that are given, and be it by the environment, as it names
+/// what must be given.
+fn without_global(refusal: &mut clap::Error, program: &clap::Command) {
+    let Some(ContextValue::StyledStr(usage)) = refusal.get(ContextKind::Usage) else { return };
+    let (text, mut kept) = (usage.ansi().to_string(), Vec::new());
+    let longs = program.get_arguments().filter(|a| a.is_global_set()).filter_map(clap::Arg::get_long);
+    let global: Vec<String> = longs.map(|long| format!("--{long}")).collect();
+    let mut words = text.split(' ');
+    while let Some(word) = words.next() {
+        match global.iter().any(|name| word.trim_end_matches("\u{1b}[0m").ends_with(name.as_str())) {
+            // With its value.
+            true => drop(words.next()),
+            false => kept.push(word),
+        }
+    }
+    let usage = kept.join(" ");
+    refusal.insert(ContextKind::Usage, ContextValue::StyledStr(usage.into()));
 }
 
 /// Prints what clap has to say: help and version to standard output, a wrong command line to standard error.

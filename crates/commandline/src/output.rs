@@ -2,6 +2,7 @@
 //! Printing results: a table for people, JSON or YAML for programs.
 
 use anyhow::Context;
+use comfy_table::{presets::NOTHING, CellAlignment, ColumnConstraint, Table, Width};
 use indicatif::ProgressBar;
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
@@ -166,7 +167,7 @@ pub struct Columns {
     /// The fields of objects that they are of.
     pub keys: Vec<String>,
     /// How wide, and whether of numbers.
-    shape: Vec<(usize, bool)>,
+    shape: Vec<(u16, bool)>,
 }
 
 impl Columns {
@@ -243,32 +244,67 @@ pub fn page<H: AsRef<str>>(
     if rows.is_empty() {
         return String::from("nothing to show\n");
     }
-    let width = |text: &str| text.chars().count();
     let names: Vec<String> = headers.iter().map(|h| h.as_ref().to_uppercase()).collect();
-    let first = columns.names != names;
-    if first {
+    let mut lines = Vec::with_capacity(rows.len() + 1);
+    if columns.names != names {
         let shape = |(i, name): (usize, &String)| {
             let cells = || rows.iter().filter_map(|row| row.get(i));
-            let widest = cells().map(|c| width(c)).max().unwrap_or(0).max(width(name));
+            let widest = cells().map(|c| cell_width(c)).max().unwrap_or(0).max(cell_width(name));
             (widest, cells().all(|c| is_quantity(c)))
         };
-        (columns.shape, columns.names) = (names.iter().enumerate().map(shape).collect(), names);
+        columns.shape = names.iter().enumerate().map(shape).collect();
+        columns.names.clone_from(&names);
+        lines.push(names);
     }
-    let mut text = String::new();
-    for row in first.then_some(&columns.names).into_iter().chain(&rows) {
-        let mut line = String::new();
-        for (cell, (widest, right)) in row.iter().zip(&columns.shape) {
-            let padding = " ".repeat(widest.saturating_sub(width(cell)));
-            let (before, after) = if *right { (padding.as_str(), "") } else { ("", padding.as_str()) };
-            line.push_str(before);
-            line.push_str(cell);
-            line.push_str(after);
-            line.push_str("  ");
+    lines.extend(rows);
+    let shape = &columns.shape;
+    let fits = |row: &Vec<String>| row.iter().zip(shape).all(|(cell, (width, _))| cell_width(cell) <= *width);
+    // Only a row that does not fit leaves the columns.
+    lines.chunk_by(|a, b| fits(a) && fits(b)).map(|rows| aligned(rows, shape, 0)).collect()
+}
+
+/// Names, and what is to be said of each: a line each, indented, in two columns.
+pub fn list(rows: impl IntoIterator<Item = (String, String)>) -> String {
+    let plain = |cell: String| model::plain(&cell).into_owned();
+    let rows: Vec<Vec<String>> = rows.into_iter().map(|(name, text)| vec![plain(name), plain(text)]).collect();
+    aligned(&rows, &[(0, false); 2], 2)
+}
+
+/// Stands for a cell that is longer than columns can be wide: comfy-table counts in 16 bits. No cell has the character ([`model::plain`]).
+const LONG: &str = "\0";
+/// The widest column.
+const WIDEST: u16 = 1 << 14;
+
+fn cell_width(cell: &str) -> u16 {
+    u16::try_from(cell.chars().count()).ok().filter(|width| *width <= WIDEST).unwrap_or(1)
+}
+
+fn is_long(cell: &str) -> bool {
+    cell.len() > usize::from(WIDEST) && cell.chars().count() > usize::from(WIDEST)
+}
+
+/// Rows in columns two blanks apart, each as wide as it must be, and at least as `shape` says; numbers to the right.
+fn aligned(rows: &[Vec<String>], shape: &[(u16, bool)], indent: u16) -> String {
+    let mut table = Table::new();
+    let cells = |row: &Vec<String>| {
+        row.iter().map(|c| if is_long(c) { LONG.into() } else { c.clone() }).collect::<Vec<String>>()
+    };
+    table.load_style(NOTHING).add_rows(rows.iter().map(cells));
+    for (i, (column, (width, right))) in table.column_iter_mut().zip(shape).enumerate() {
+        let before = if i == 0 { indent } else { 0 };
+        column.set_padding((before, 2));
+        column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(before + width + 2)));
+        column.set_cell_alignment(if *right { CellAlignment::Right } else { CellAlignment::Left });
+    }
+    let (mut text, shown) = (String::new(), table.trim_fmt());
+    let mut long = rows.iter().flatten().filter(|cell| is_long(cell));
+    for piece in shown.split_inclusive(LONG) {
+        text.push_str(piece.trim_end_matches(LONG));
+        if piece.ends_with(LONG) {
+            text.push_str(long.next().map_or("", |cell| cell));
         }
-        text.push_str(line.trim_end());
-        text.push('\n');
     }
-    text
+    text + "\n"
 }
 
 /// A number, perhaps with a unit behind it.
@@ -309,6 +345,21 @@ mod tests {
             page(&mut columns, &["name", "m"], [vec!["a".into(), "5".into()]]).starts_with("NAME"),
             "other columns"
         );
+    }
+
+    #[test]
+    fn a_row_that_does_not_fit_and_a_cell_of_any_length_move_no_other_row() {
+        let mut columns = Columns::default();
+        let row = |a: &str, b: &str, c: &str| vec![a.to_string(), b.to_string(), c.to_string()];
+        let mut text = page(&mut columns, &["name", "n", "x"], [row("abc", "1", "x")]);
+        text +=
+            &page(&mut columns, &["name", "n", "x"], [row("a", "2", "y"), row("abcdef", "3", "z"), row("b", "4", "")]);
+        assert_eq!(text, "NAME  N  X\nabc   1  x\na     2  y\nabcdef  3  z\nb     4\n");
+        let long = "é".repeat(100_000);
+        let text = table(&["name", "rules"], [vec!["a".into(), long.clone()], vec!["b".into(), "few".into()]]);
+        assert_eq!(text, format!("NAME  RULES\na     {long}\nb     few\n"));
+        let text = list([("a".to_string(), long.clone()), ("bc".to_string(), String::new())]);
+        assert_eq!(text, format!("  a   {long}\n  bc\n"));
     }
 
     #[test]

@@ -82,7 +82,7 @@ pub fn gateway_settings(gateway: Option<&Gateway>) -> GatewaySettings {
         (g.tunnel_fragments, abi::OPT_TUNNEL_FRAGMENTS),
         (g.icmp, abi::OPT_ICMP),
         (g.udp6_zero_refused, abi::OPT_UDP6_ZERO_REFUSED),
-        (g.role == Role::Filter, abi::OPT_WIRES),
+        (g.role == Role::Filter, abi::OPT_INLINE),
     ] {
         if on {
             flags |= bit;

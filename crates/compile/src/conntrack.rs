@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use tables::{PublicPrefix, Vni};
 
-/// A wire by the names of its ports, and who is behind it.
+/// An inline pair by the names of its ports, and who is behind it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WirePlan {
+pub struct InlinePlan {
     /// Its ends.
-    pub wire: Wire,
+    pub pair: InlinePair,
     /// Addresses behind its server side, and the VPC of each.
     pub servers: Vec<(tables::Prefix, Vni)>,
 }
@@ -41,8 +41,8 @@ pub struct ConntrackPlan {
     pub sessions: u32,
     /// For the filter.
     pub filter: FilterPlan,
-    /// For the tables: wires of a node in role filter.
-    pub wires: Vec<WirePlan>,
+    /// For the tables: inline pairs of a node in role filter.
+    pub inline: Vec<InlinePlan>,
     /// For the filter: the state table of connections inside; none: sessions.
     pub states: Option<states::Spec>,
     /// Its agent, if that is on another host.
@@ -89,7 +89,7 @@ pub(crate) fn plan(model: &Model) -> ConntrackPlan {
     }
     own_limits(model, &mut plan);
     plan.public = public(model, &plan.spec);
-    plan.wires = wires(model);
+    plan.inline = inline(model);
     plan.tunnel_ends = model.tunnel_ends();
     plan
 }
@@ -167,18 +167,18 @@ fn public(model: &Model, spec: &NatSpec) -> Vec<PublicPrefix> {
     list
 }
 
-/// The wires of the configuration as it is, in their order.
-pub(crate) fn wires(model: &Model) -> Vec<WirePlan> {
-    let wires = model.gateway().map_or(&[][..], |g| &g.wires);
-    let plan = |wire: &Wire| {
+/// The inline pairs of the configuration as it is, in their order.
+pub(crate) fn inline(model: &Model) -> Vec<InlinePlan> {
+    let pairs = model.gateway().map_or(&[][..], |g| &g.inline);
+    let plan = |pair: &InlinePair| {
         let mut servers = Vec::new();
-        for s in model.by_name().servers.values().filter(|s| s.port == wire.server) {
+        for s in model.by_name().servers.values().filter(|s| s.port == pair.server) {
             let Some(vni) = model.vpc_of_name(&s.vpc).map(|vpc| vpc.spec().vni) else { continue };
             servers.extend(s.addresses.iter().map(|p| (tables::Prefix { addr: p.addr, len: p.len }, vni)));
         }
-        WirePlan { wire: wire.clone(), servers }
+        InlinePlan { pair: pair.clone(), servers }
     };
-    wires.iter().map(plan).collect()
+    pairs.iter().map(plan).collect()
 }
 
 /// The timeouts of a Gateway, for the sessions.

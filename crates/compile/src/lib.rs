@@ -6,7 +6,7 @@ mod commit;
 mod conntrack;
 
 pub use commit::{gateway_settings, CompilePlan};
-pub use conntrack::{durations, state_table, ConntrackPlan, WirePlan};
+pub use conntrack::{durations, state_table, InlinePlan, ConntrackPlan};
 
 use model::Model;
 use tables::Commit;
@@ -26,8 +26,8 @@ pub trait Compile {
     /// What translation, sessions and filter are told.
     fn conntrack(&self) -> ConntrackPlan;
 
-    /// The wires of a node in role filter, in their order.
-    fn wires(&self) -> Vec<WirePlan>;
+    /// The inline pairs of a node in role filter, in their order.
+    fn inline(&self) -> Vec<InlinePlan>;
 }
 
 impl Compile for Model {
@@ -48,7 +48,7 @@ impl Compile for Model {
         conntrack::plan(self)
     }
 
-    fn wires(&self) -> Vec<WirePlan> {
-        conntrack::wires(self)
+    fn inline(&self) -> Vec<InlinePlan> {
+        conntrack::inline(self)
     }
 }

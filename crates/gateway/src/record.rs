@@ -105,9 +105,9 @@ pub enum Event {
     Pair { key: String, state: &'static str, begun: bool },
     /// The connection lies in a prefix that has migrated to the software path, which knows it by its full key.
     Migrated { vni: u32, prefix: String },
-    /// A frame on a wire: from which side, the port of the other end, and what it is.
-    Wire { servers_side: bool, other: u32, what: &'static str },
-    /// The server of a frame on a wire, and its VPC; none: nobody behind the wire has the address.
+    /// A frame of an inline pair: from which side, the other port, and what it is.
+    Inline { servers_side: bool, other: u32, what: &'static str },
+    /// The server of a frame of an inline pair, and its VPC; none: nobody behind the pair has the address.
     Server { address: IpAddr, vni: Option<u32> },
     /// The end.
     Outcome { verdict: Verdict },
@@ -198,7 +198,7 @@ impl std::fmt::Display for Event {
                 f,
                 "{direction} not allowed by group {group}, rules[{i}]: {rule}: an unassigned or experimental protocol needs a rule that names it"
             ),
-            Event::Wire { servers_side, other, what } => {
+            Event::Inline { servers_side, other, what } => {
                 let side = if *servers_side { "servers" } else { "network" };
                 write!(f, "{what} from the {side}, other end of the wire: port {other}")
             }

@@ -84,11 +84,11 @@ fn each_event_is_told_in_words() {
         (Event::Pair { key: "K".into(), state: "paired", begun: true }, "session begins: K, paired"),
         (Event::Migrated { vni: 7, prefix: "10.0.0.0/8".into() }, "migrated prefix 10.0.0.0/8 of vni 7"),
         (
-            Event::Wire { servers_side: true, other: 4, what: "ARP" },
+            Event::Inline { servers_side: true, other: 4, what: "ARP" },
             "ARP from the servers, other end of the wire: port 4",
         ),
         (
-            Event::Wire { servers_side: false, other: 4, what: "IPv6" },
+            Event::Inline { servers_side: false, other: 4, what: "IPv6" },
             "IPv6 from the network, other end of the wire: port 4",
         ),
         (Event::Server { address: v4(2), vni: Some(7) }, "server 10.0.0.2 of vni 7"),

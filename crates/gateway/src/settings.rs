@@ -58,8 +58,8 @@ impl Settings {
             ecn_off: options & OPT_ECN_OFF != 0,
             no_documentation: options & OPT_DOCUMENTATION_DROPPED != 0,
             tunnel_fragments: options & OPT_TUNNEL_FRAGMENTS != 0,
-            icmp: options & (OPT_ICMP | OPT_WIRES) == OPT_ICMP,
-            inline: options & OPT_WIRES != 0,
+            icmp: options & (OPT_ICMP | OPT_INLINE) == OPT_ICMP,
+            inline: options & OPT_INLINE != 0,
             dscp: ((options >> OPT_DSCP_SHIFT) as u8 & 0x3f) << 2,
             ipv4_sum: 0x4500 + 0x4000 + 0x4011 + (vtep4 >> 16) + (vtep4 & 0xffff),
         }

@@ -33,14 +33,14 @@ fn each_option_sets_one_field() {
         OPT_DOCUMENTATION_DROPPED,
         OPT_TUNNEL_FRAGMENTS,
         OPT_ICMP,
-        OPT_WIRES,
+        OPT_INLINE,
         1 << OPT_DSCP_SHIFT,
     ];
     assert_eq!(fields(&of(0)), [false; 11]);
     for (i, option) in all.iter().enumerate() {
         assert_eq!(fields(&of(*option)), std::array::from_fn(|k| k == i), "{option:#x}");
     }
-    assert!(!of(OPT_ICMP | OPT_WIRES).icmp, "a filter sends no errors");
+    assert!(!of(OPT_ICMP | OPT_INLINE).icmp, "a filter sends no errors");
     for (dscp, tos) in [(0, 0), (1, 4), (46, 0xb8), (63, 0xfc)] {
         assert_eq!(of(dscp << OPT_DSCP_SHIFT).dscp, tos);
     }

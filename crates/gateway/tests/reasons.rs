@@ -161,7 +161,7 @@ fn every_reason_of_the_path_is_reached() {
         DropReason::PuntNoListener,
         DropReason::TxFailed,
         DropReason::TableFault,
-        // tests/packets/wires has a case.
+        // tests/packets/inline has a case.
         DropReason::ServerUnknown,
         // By option: tests/packets/special.case.
         DropReason::InnerDocumentation,

@@ -70,8 +70,8 @@ pub fn edge_yaml(engine: &str) -> String {
         "# SPDX-License-Identifier: Apache-2.0\n# Written by `tunny-lab lab`; see crates/lab/src/plan.rs.\n",
     );
     document(&mut y, "Gateway", Some("edge"));
-    let wires: Vec<String> = (0..BARES.len()).map(|n| format!("srv{n}=net{n}")).collect();
-    let _ = writeln!(y, "  role: filter\n  wires: [{}]\n  engine: {engine}\n  punt:", wires.join(", "));
+    let pairs: Vec<String> = (0..BARES.len()).map(|n| format!("srv{n}=net{n}")).collect();
+    let _ = writeln!(y, "  role: filter\n  wires: [{}]\n  engine: {engine}\n  punt:", pairs.join(", "));
     y.push_str("    vpc: {rate: 500pps, burst: 500, peakRate: 1kpps, peakBurst: 1000}\n");
     y.push_str("    total: {rate: 1kpps, burst: 1000, peakRate: 2kpps, peakBurst: 2000}\n");
     document(&mut y, "SecurityGroup", Some("server"));

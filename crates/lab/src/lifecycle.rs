@@ -9,6 +9,8 @@ use crate::region::{self, Shape};
 use crate::state::{Process, State};
 use crate::{interrupt, LabError};
 use nix::fcntl::{Flock, FlockArg};
+use serde::Serialize;
+use std::fmt;
 use std::fs::File;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -203,20 +205,67 @@ pub fn down(suffix: &str) -> Result<Vec<String>, LabError> {
     remove_all(&names)
 }
 
-/// What of the lab with this suffix is there, in lines.
-pub fn status(suffix: &str) -> Vec<String> {
+/// What of a lab is there.
+#[derive(Debug, Serialize)]
+pub struct Status {
+    /// Brought up, and not removed since.
+    pub up: bool,
+    /// MTU of the underlay; 0: down.
+    pub mtu: u32,
+    /// Where its files are.
+    pub files: PathBuf,
+    /// Its namespaces.
+    pub namespaces: Vec<Part>,
+    /// What it has started.
+    pub processes: Vec<Part>,
+}
+
+/// A namespace or a process of a lab.
+#[derive(Debug, Serialize)]
+pub struct Part {
+    /// Its name.
+    pub name: String,
+    /// Process id; 0: a namespace.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub pid: i32,
+    /// Whether it is there.
+    pub there: bool,
+}
+
+fn is_zero(pid: &i32) -> bool {
+    *pid == 0
+}
+
+/// What of the lab with this suffix is there.
+pub fn status(suffix: &str) -> Status {
     let names = Names::new(suffix);
-    let Some(state) = State::load(&names.dir()) else {
-        return vec!["The lab is down.".into()];
-    };
-    let mut lines = vec![format!("The lab is up, underlay MTU {}; files in {}.", state.mtu, names.dir().display())];
-    for ns in names.namespaces() {
-        lines.push(format!("namespace {:<16} {}", ns.0, if ns.exists() { "up" } else { "missing" }));
+    let state = State::load(&names.dir());
+    let up = state.is_some();
+    let State { processes, mtu, .. } = state.unwrap_or_default();
+    let namespaces = if up { names.namespaces() } else { Vec::new() };
+    Status {
+        up,
+        mtu,
+        files: names.dir(),
+        namespaces: namespaces.iter().map(|ns| Part { name: ns.0.clone(), pid: 0, there: ns.exists() }).collect(),
+        processes: processes.iter().map(|p| Part { name: p.what.clone(), pid: p.pid, there: p.alive() }).collect(),
     }
-    for p in &state.processes {
-        lines.push(format!("process {:<7} {:<24} {}", p.pid, p.what, if p.alive() { "runs" } else { "ended" }));
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.up {
+            return writeln!(f, "The lab is down.");
+        }
+        writeln!(f, "The lab is up, underlay MTU {}; files in {}.", self.mtu, self.files.display())?;
+        for Part { name, there, .. } in &self.namespaces {
+            writeln!(f, "namespace {name:<16} {}", if *there { "up" } else { "missing" })?;
+        }
+        for Part { name, pid, there } in &self.processes {
+            writeln!(f, "process {pid:<7} {name:<24} {}", if *there { "runs" } else { "ended" })?;
+        }
+        Ok(())
     }
-    lines
 }
 
 fn lock_path(names: &Names) -> PathBuf {

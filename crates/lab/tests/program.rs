@@ -22,6 +22,19 @@ fn every_command_has_a_manual_page_and_is_completed() {
 }
 
 #[test]
+fn what_is_up_and_what_was_removed_are_json_where_json_is_wanted() {
+    let told = |words: &[&str]| -> serde_json::Value {
+        let out = Command::new(LAB).args(["lab", "--suffix", "none", "-o", "json"]).args(words).output().unwrap();
+        assert!(out.status.success(), "{}", program::said(&out));
+        serde_json::from_slice(&out.stdout).unwrap_or_else(|e| panic!("{e}: {}", program::said(&out)))
+    };
+    assert_eq!(told(&["status"])["up"], false);
+    if skip::have_root("to remove a lab") {
+        assert_eq!(told(&["down"]), serde_json::json!({ "removed": [] }));
+    }
+}
+
+#[test]
 fn a_gateway_that_is_not_there_is_named_before_anything_is_built() {
     let out = Command::new(LAB).args(["lab", "up", "--suffix", "none", "--tunny", "/nowhere/tunny"]).output().unwrap();
     let said = program::said(&out);

@@ -164,7 +164,7 @@ pub enum Problem {
     },
     /// A port that no wire has towards the servers.
     #[error("`{port}` is the server side of no wire of the Gateway")]
-    NoWire {
+    NoInlinePair {
         /// The port.
         port: String,
     },

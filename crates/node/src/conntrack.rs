@@ -15,7 +15,7 @@ use crate::states::{Hand, States};
 use crate::sweep::{Sweep, BUDGET, SWEEPS};
 use crate::uplinks::interface;
 use ::states::Backing;
-use compile::{Compile, ConntrackPlan, WirePlan};
+use compile::{Compile, InlinePlan, ConntrackPlan};
 use filter::Filter;
 use gateway::Connections;
 use model::Model;
@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use tables::{Commit, GroupId, RoutesChange, Tables, Vni, WirePort, WireSpec, Writer};
+use tables::{Commit, GroupId, InlinePort, InlineSpec, RoutesChange, Tables, Vni, Writer};
 
 /// Time between two looks at what has expired.
 const EXPIRE: Duration = Duration::from_millis(100);
@@ -56,8 +56,8 @@ pub struct Conntrack {
     tables: Mutex<Tables>,
     /// Rules or translation have changed: sessions are to be judged again.
     changed: Arc<AtomicBool>,
-    /// What the tables have been told of wires; none: nothing yet.
-    wires: Mutex<Option<Vec<WireSpec>>>,
+    /// What the tables have been told of inline pairs; none: nothing yet.
+    inline: Mutex<Option<Vec<InlineSpec>>>,
 }
 
 /// What a session holds of the translator.
@@ -141,7 +141,7 @@ impl Conntrack {
             thread: Mutex::default(),
             tables: Mutex::new(writer.tables()),
             changed: Arc::default(),
-            wires: Mutex::default(),
+            inline: Mutex::default(),
         };
         conntrack.set_log(model);
         if plan.public.is_empty() && writer.tables().public_roots() != 0 {
@@ -149,10 +149,10 @@ impl Conntrack {
         }
         conntrack.change(writer, &plan, &|vni| changed && plan.policies.contains_key(&vni))?;
         // Whatever a predecessor left, and rules are known now; nothing to do if it was done.
-        conntrack.states.set((plan.states, plan.agent.as_ref()), &plan.timeouts, now, notes)?;
-        conntrack.states.set_weights(&plan.weights);
-        conntrack.follow_wires(writer)?;
-        Ok(conntrack)
+        internet.states.set((plan.states, plan.agent.as_ref()), &plan.timeouts, now, notes)?;
+        internet.states.set_weights(&plan.weights);
+        internet.follow_inline(writer)?;
+        Ok(internet)
     }
 
     /// What workers share.
@@ -304,18 +304,18 @@ impl Conntrack {
             // Addresses that are ours no longer stay public: what comes for them is dropped here instead of passed to the host.
             tracing::error!("public addresses are more than are configured: {e}");
         }
-        if let Err(e) = self.follow_wires(writer) {
+        if let Err(e) = self.follow_inline(writer) {
             tracing::error!("wires and servers stay as they were: {e}");
         }
     }
 
-    /// Tells the tables of the wires as configured whose ports are there, if that has changed.
-    pub fn follow_wires(&self, writer: &mut Writer) -> Result<(), NodeError> {
+    /// Tells the tables of the inline pairs as configured whose ports are there, if that has changed.
+    pub fn follow_inline(&self, writer: &mut Writer) -> Result<(), NodeError> {
         let plan = self.plan.lock();
-        let specs: Vec<WireSpec> = plan.wires.iter().filter_map(wire_spec).collect();
-        let mut told = self.wires.lock();
+        let specs: Vec<InlineSpec> = plan.inline.iter().filter_map(inline_spec).collect();
+        let mut told = self.inline.lock();
         if told.as_ref() != Some(&specs) {
-            writer.set_wires(&specs).map_err(NodeError::system("entering wires"))?;
+            writer.set_inline(&specs).map_err(NodeError::system("entering wires"))?;
             *told = Some(specs);
         }
         Ok(())
@@ -426,14 +426,14 @@ impl Drop for Conntrack {
     }
 }
 
-/// A wire by the numbers of its ports, if both are there.
-fn wire_spec(plan: &WirePlan) -> Option<WireSpec> {
+/// An inline pair by the numbers of its ports, if both are there.
+fn inline_spec(plan: &InlinePlan) -> Option<InlineSpec> {
     let port = |name: &str| {
         let i = interface(name).ok()?;
-        Some(WirePort { ifindex: i.ifindex, mtu: i.mtu.min(u32::from(u16::MAX)) as u16 })
+        Some(InlinePort { ifindex: i.ifindex, mtu: i.mtu.min(u32::from(u16::MAX)) as u16 })
     };
-    let (server, network) = (port(&plan.wire.server)?, port(&plan.wire.network)?);
-    Some(WireSpec { server, network, servers: plan.servers.clone() })
+    let (server, network) = (port(&plan.pair.server)?, port(&plan.pair.network)?);
+    Some(InlineSpec { server, network, servers: plan.servers.clone() })
 }
 
 /// The group that leads to an NC; none if there is no NC of this address.
@@ -484,10 +484,10 @@ pub fn enter(writer: &mut Writer, model: &Model) -> Result<(), NodeError> {
     for (vni, policy) in &plan.policies {
         writer.set_policy(*vni, *policy & !EPOCH);
     }
-    // Made-up interfaces: wire n has 2n + 1 towards the servers and 2n + 2 towards the network.
-    let wires = plan.wires.iter().zip(0u32..).map(|(w, n)| {
-        let port = |ifindex| WirePort { ifindex, mtu: u16::MAX };
-        WireSpec { server: port(2 * n + 1), network: port(2 * n + 2), servers: w.servers.clone() }
+    // Made-up interfaces: pair n has 2n + 1 towards the servers and 2n + 2 towards the network.
+    let specs = plan.inline.iter().zip(0u32..).map(|(p, n)| {
+        let port = |ifindex| InlinePort { ifindex, mtu: u16::MAX };
+        InlineSpec { server: port(2 * n + 1), network: port(2 * n + 2), servers: p.servers.clone() }
     });
-    writer.set_wires(&wires.collect::<Vec<_>>()).map_err(NodeError::system("entering wires"))
+    writer.set_inline(&specs.collect::<Vec<_>>()).map_err(NodeError::system("entering wires"))
 }

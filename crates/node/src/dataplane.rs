@@ -45,8 +45,8 @@ pub enum Choice {
 pub struct Service {
     /// Names of the ports.
     pub uplinks: Vec<String>,
-    /// They are ends of wires: frames that are for others must be let in.
-    pub wires: bool,
+    /// They are ports of inline pairs: frames that are for others must be let in.
+    pub inline: bool,
     /// How they are to be served.
     pub engine: Engine,
     /// The gateway's own tunnel addresses.
@@ -270,7 +270,7 @@ impl DataPlane {
             return Ok(());
         }
         self.leave(&interfaces);
-        if self.service.wires {
+        if self.service.inline {
             for i in &interfaces {
                 let refused = |source| NodeError::Uplink { name: i.name.clone(), what: "promiscuous mode", source };
                 crate::uplinks::promiscuous(&i.name).map_err(refused)?;
@@ -301,7 +301,7 @@ impl DataPlane {
         self.uplinks = interfaces.iter().zip(&modes).map(|(i, mode)| uplink(i, mode)).collect();
         let user = modes.contains(&"user");
         self.silencer = None;
-        if user && !self.service.wires {
+        if user && !self.service.inline {
             // Before the workers: so the kernel is never heard in between.
             match Silencer::new(&self.service.vteps, self.service.port) {
                 Ok(silencer) => self.silencer = Some(silencer),

@@ -75,6 +75,12 @@ impl Node {
         let done = self.audited(("reload", &origin), &Consent::none(), || {
             let files = crate::daemon::expand(paths)?;
             let docs = model::parse_files(&files).map_err(sentences)?;
+            if docs.is_empty() && !paths.is_empty() {
+                return Err(NodeError::Request(
+                    "the files hold no document, so there is nothing to apply: give the right files. A reload deletes nothing; `tunny delete` does"
+                        .into(),
+                ));
+            }
             self.apply_documents(&docs, false, &Consent::none())
         });
         *self.unread.lock() = match done {

@@ -73,6 +73,11 @@ fn kinds(kind: &str) -> Result<Vec<Kind>, NodeError> {
     }
 }
 
+/// A kind as documents spell it, however it was asked for.
+fn spelled(kind: &str) -> String {
+    Kind::from_name(kind).map_or(kind.to_string(), |k| k.to_string())
+}
+
 fn absent(what: &str, name: &str) -> NodeError {
     NodeError::Absent(format!(
         "there is no {what} named `{name}` on this node; `tunny get {}` lists those that there are",
@@ -351,7 +356,8 @@ impl Node {
                 let list = held.some();
                 if list.is_empty() {
                     return Err(NodeError::Absent(format!(
-                        "the tables have no {kind} named `{name}`; `tunny get {kind} --tables` lists what they have"
+                        "the tables have no {} named `{name}`; `tunny get {kind} --tables` lists what they have",
+                        spelled(kind)
                     )));
                 }
                 Ok(at_hand(list))
@@ -368,9 +374,10 @@ impl Node {
                         Err(NodeError::Absent(format!("there is no object named `{name}` on this node")))
                     }
                     true if !query.vpc.is_empty() => {
+                        let kind = spelled(kind);
                         Err(NodeError::Absent(format!("there is no {kind} named `{name}` in Vpc `{}`", query.vpc)))
                     }
-                    true => Err(absent(&Kind::from_name(kind).map_or(kind.to_string(), |k| k.to_string()), name)),
+                    true => Err(absent(&spelled(kind), name)),
                     false => Ok(at_hand(found)),
                 }
             }

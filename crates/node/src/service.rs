@@ -193,7 +193,7 @@ impl Node {
         }
         *said = trouble;
         drop(said);
-        if let Err(e) = self.conntrack.follow_wires(&mut self.writer.lock()) {
+        if let Err(e) = self.conntrack.follow_inline(&mut self.writer.lock()) {
             tracing::warn!("{e}");
         }
         self.settle();
@@ -778,5 +778,5 @@ impl Node {
 pub fn service(model: &Model) -> Service {
     let Some(g) = model.gateway() else { return Service { port: 4789, ..Default::default() } };
     let vteps = g.vtep4.map(IpAddr::V4).into_iter().chain(g.vtep6.map(IpAddr::V6)).collect();
-    Service { uplinks: g.ports(), wires: g.role == model::Role::Filter, engine: g.engine, vteps, port: g.vxlan_port }
+    Service { uplinks: g.ports(), inline: g.role == model::Role::Filter, engine: g.engine, vteps, port: g.vxlan_port }
 }

@@ -224,7 +224,7 @@ impl PairKey {
     }
 
     /// The key of a packet between a server behind a wire and anybody: the server's end stands as the VM, whatever its address, and
-    /// the other one has no VNI, so that a packet that passes two wires of a node has a session on each. `ports`: the
+    /// the other one has no VNI, so that a packet that passes two inline pairs of a node has a session on each. `ports`: the
     /// server's, the other's (an echo identifier is the server's). None if the families differ.
     pub fn of_server(proto: u8, vni: u32, server: IpAddr, remote: IpAddr, ports: (u16, u16)) -> Option<PairKey> {
         let inner = match (server, remote) {

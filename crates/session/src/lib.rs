@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Connections and address translation: session memory that every engine reads, the TCP state machine, timers, quotas,
+//! Conntrack, store `full`, and address translation: session memory that every engine reads, the TCP state machine, timers, quotas,
 //! fragments, pools of public addresses.
 //!
 //! The essay is `docs/design/sessions.md`; the layouts are in crate `abi`. [`SessionMemory`] is where sessions live,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The stateful filter split between a fast path and an agent, as CoFilter (TPDS 2021) does: the fast path reads a 2-bit state
-//! of each connection and judges data packets by it; control packets go to the agent, which follows the TCP state machine
-//! and writes the states.
+//! Conntrack, stores `compact` and `digest`: the stateful filter split between a fast path and an agent, as CoFilter (TPDS 2021) does. The
+//! fast path reads a 2-bit state of each connection and judges data packets by it; control packets go to the agent, which follows the
+//! TCP state machine and writes the states.
 //!
 //! The essay is `docs/design/states.md`; the layouts are in crate `abi`. Three tables hold the states and are interchangeable
 //! ([`StateTable`]): [`Exact`] full keys, [`Compact`] the paper's registers with settled collisions, [`Digest`] a cuckoo table

@@ -18,7 +18,7 @@ mod inline;
 mod internet;
 mod locate;
 
-pub use inline::WireEnd;
+pub use inline::InlineEnd;
 pub use internet::Public;
 
 /// A reader of table memory. Each thread clones its own (it is `Send`, not `Sync`).

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The part of a region that makes the node a filter in front of servers: wires and who is behind them.
+//! The part of a region that makes the node a filter in front of servers: inline pairs and who is behind them.
 
 use crate::groups::prefix;
 use crate::lex::{CaseError, Cursor, Word};
 use crate::region::{Prefix, Region};
 use std::fmt;
-use tables::{WirePort, WireSpec};
+use tables::{InlinePort, InlineSpec};
 
 type Parsed<T> = Result<T, CaseError>;
 
@@ -51,12 +51,12 @@ pub fn delete(c: &mut Cursor<'_>, what: &str, region: &mut Region) -> Parsed<boo
 
 impl Region {
     /// For the writer.
-    pub fn wire_specs(&self) -> Vec<WireSpec> {
-        let port = |ifindex: u32| WirePort { ifindex, mtu: self.port(ifindex).map_or(0, |p| p.mtu) };
+    pub fn inline_specs(&self) -> Vec<InlineSpec> {
+        let port = |ifindex: u32| InlinePort { ifindex, mtu: self.port(ifindex).map_or(0, |p| p.mtu) };
         let spec = |&(server, network): &(u32, u32)| {
             let servers = self.inline.servers.iter().filter(|s| s.0 == server);
             let servers = servers.map(|(_, vni, p)| (tables::Prefix { addr: p.addr, len: p.len }, *vni)).collect();
-            WireSpec { server: port(server), network: port(network), servers }
+            InlineSpec { server: port(server), network: port(network), servers }
         };
         self.inline.pairs.iter().map(spec).collect()
     }

@@ -51,8 +51,8 @@ impl Loader {
         self.writer.commit(&commit).map_err(|e| format!("the writer refuses the tables: {e}"))?;
         self.underlay(region)?;
         self.internet(region)?;
-        if region.wire_specs() != self.region.wire_specs() {
-            self.writer.set_wires(&region.wire_specs()).map_err(|e| format!("wires cannot be written: {e}"))?;
+        if region.inline_specs() != self.region.inline_specs() {
+            self.writer.set_inline(&region.inline_specs()).map_err(|e| format!("wires cannot be written: {e}"))?;
         }
         self.region = region.clone();
         Ok(())

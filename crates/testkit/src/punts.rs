@@ -24,10 +24,10 @@ const CAREFUL: [&[&str]; 4] = [&[], &[], &["syn-ack"], &[]];
 const STRAYS: [&[&str]; 4] = [&["syn-ack", "ack", "fin", "rst"], &["fin"], &["syn-ack"], &["syn-ack"]];
 /// Reasons of stage filter to drop a packet before its connection is looked at.
 const BEFORE: &[DropReason] = &[DropReason::FilterSpoofed, DropReason::FilterL4Malformed, DropReason::ServerUnknown];
-/// Ports of DHCP, which passes wires by itself.
+/// Ports of DHCP, which passes inline pairs by itself.
 const DHCP: [(u16, u16); 4] = [(67, 68), (68, 67), (546, 547), (547, 546)];
 
-/// A packet between two ends inside, or over a wire, whose connection a state table knows.
+/// A packet between two ends inside, or through an inline pair, whose connection a state table knows.
 struct Flow {
     key: Key,
     kind: &'static str,
@@ -86,7 +86,7 @@ impl Flow {
                 let Place::Vm(dst_vpc, _) = place(region, vxlan.vni, dst) else { return None };
                 (dst_vpc.vni, PairKey::new(proto, (vxlan.vni, src, ports.0), (dst_vpc.vni, dst, ports.1), echo)?.0)
             }
-            _ => of_wire(region, port, (src, dst), (proto, ports, echo))?,
+            _ => of_inline(region, port, (src, dst), (proto, ports, echo))?,
         };
         let sender =
             tunnel.and_then(|at| if let Layer::Vxlan(vxlan) = &packet.layers[at] { Some(vxlan.vni) } else { None });
@@ -96,17 +96,17 @@ impl Flow {
     }
 }
 
-/// The key of a packet over a wire, and the VNI of its server.
-fn of_wire(
+/// The key of a packet through an inline pair, and the VNI of its server.
+fn of_inline(
     region: &Region,
     port: u32,
     (src, dst): (IpAddr, IpAddr),
     (proto, ports, echo): (u8, (u16, u16), bool),
 ) -> Option<(u32, PairKey)> {
     let out = region.inline.pairs.iter().find(|w| w.0 == port);
-    let wire = out.or_else(|| region.inline.pairs.iter().find(|w| w.1 == port))?;
+    let pair = out.or_else(|| region.inline.pairs.iter().find(|w| w.1 == port))?;
     let (server, remote) = if out.is_some() { (src, dst) } else { (dst, src) };
-    let mine = region.inline.servers.iter().filter(|s| s.0 == wire.0 && s.2.covers(server));
+    let mine = region.inline.servers.iter().filter(|s| s.0 == pair.0 && s.2.covers(server));
     let vni = mine.max_by_key(|s| s.2.len)?.1;
     let ports = if out.is_none() && !echo { (ports.1, ports.0) } else { ports };
     Some((vni, PairKey::of_server(proto, vni, server, remote, ports)?))

@@ -250,7 +250,7 @@ pub const SWITCHES: &[(&str, u64)] = &[
 impl Region {
     /// The word `Root::options`.
     pub fn options(&self) -> u64 {
-        let role = if self.inline.pairs.is_empty() { 0 } else { abi::OPT_WIRES };
+        let role = if self.inline.pairs.is_empty() { 0 } else { abi::OPT_INLINE };
         self.switches
             | role
             | u64::from(self.dscp) << abi::OPT_DSCP_SHIFT

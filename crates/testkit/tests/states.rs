@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The filter with state tables on random connections inside: Rust = XDP with each kind, packet by packet; and each kind beside the exact
-//! one on the same packets, those over wires too, where every difference must be a hash event: a packet of a connection that the table does not hold and
+//! one on the same packets, those over inline pairs too, where every difference must be a hash event: a packet of a connection that the table does not hold and
 //! cannot tell from one that it holds. The pair is named.
 //!
 //! TUNNY_SEED repeats a run, TUNNY_STATES_PACKETS says how many packets for each table (default 6,000, 30,000 in the long ones).
 mod common;
 
 use common::talk::{
-    kind, meanwhile, migrating, name, packets as packets_or, same, shared, Talk, World, TUNNELS, WIRES,
+    kind, meanwhile, migrating, name, packets as packets_or, same, shared, Talk, World, INLINE, TUNNELS,
 };
 use common::XdpRunner;
 use states::{Backing, Compact, Digest, Key, Spec, TableKind};
@@ -185,7 +185,7 @@ fn long_every_difference_from_the_exact_table_is_a_hash_event() {
 #[track_caller]
 fn differences(packets: usize) {
     let (seed, mut rng) = Rng::seeded("hash events");
-    for world in [&TUNNELS, &WIRES] {
+    for world in [&TUNNELS, &INLINE] {
         let events: BTreeMap<String, u64> = specs(world)
             .into_iter()
             .skip(1)

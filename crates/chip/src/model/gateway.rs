@@ -95,7 +95,7 @@ impl ChipGateway {
 
     fn stages(&self, frame: &[u8], now: u64, out: &mut Vec<u8>) -> Stage<Outcome> {
         let own = Own::read(&self.tables);
-        if own.on(OPT_WIRES) {
+        if own.on(OPT_INLINE) {
             return Err(Handover::Filtered.into());
         }
         let outer = parse::outer(frame, &own)?;

@@ -52,7 +52,7 @@ pub enum Handover {
     IcmpDue,
     /// It does not fit the next hop's MTU: to be cut, or an ICMP error is owed.
     TooBig,
-    /// Security groups judge sessions: those of the VPC, or of servers behind wires.
+    /// Security groups judge sessions: those of the VPC, or of servers behind inline pairs.
     Filtered,
     /// The VPC has a way to the Internet, or the packet may come from there: sessions are software's.
     Session,

@@ -5,7 +5,7 @@
 
 use abi::{DropReason, Stage};
 use session::Direction;
-use tables::WireEnd;
+use tables::InlineEnd;
 use wire::ethernet::{self, ethertype};
 use wire::{be, icmpv6, ipv4, ipv6, protocol, Mac};
 
@@ -27,7 +27,7 @@ enum Seen<'f> {
 /// Where a frame goes on, and how.
 pub(crate) struct Crossing {
     /// What the port's pair says.
-    end: WireEnd,
+    end: InlineEnd,
     /// It is a packet of a connection, whose server is known; else what a link needs, which passes without being judged.
     pub judged: bool,
 }
@@ -52,7 +52,7 @@ pub(crate) fn decapsulate<R: Recorder>(
 ) -> Result<Crossing, Verdict> {
     p.reset();
     // The node has taken the port out of its pairs and not yet let go of it.
-    let end = w.tables.wire_end(f.ifindex).ok_or(Verdict::Pass)?;
+    let end = w.tables.inline_end(f.ifindex).ok_or(Verdict::Pass)?;
     p.server = Some(if end.servers_side { Direction::Out } else { Direction::In });
     // Until the server is known, its VPC is if there is but one.
     enter(w, p, end.vni);
@@ -150,7 +150,7 @@ fn server<R: Recorder>(
     w: &mut Work<'_, R>,
     p: &mut Packet,
     f: &Frame<'_>,
-    end: &WireEnd,
+    end: &InlineEnd,
     (src, dst): (Addr, Addr),
 ) -> bool {
     let addr = if end.servers_side { src } else { dst };
@@ -170,7 +170,7 @@ fn server<R: Recorder>(
     true
 }
 
-fn of_server<R: Recorder>(w: &Work<'_, R>, v6: bool, end: &WireEnd, addr: Addr) -> Option<u32> {
+fn of_server<R: Recorder>(w: &Work<'_, R>, v6: bool, end: &InlineEnd, addr: Addr) -> Option<u32> {
     match v6 {
         true => w.tables.server6(end, addr.halves()),
         false => w.tables.server4(end, addr.as_v4()),
@@ -182,7 +182,7 @@ fn of_server<R: Recorder>(w: &Work<'_, R>, v6: bool, end: &WireEnd, addr: Addr) 
 fn passes_unjudged<R: Recorder>(
     w: &Work<'_, R>,
     p: &Packet,
-    end: &WireEnd,
+    end: &InlineEnd,
     (rest, dst_mac, src, dst): (&[u8], Mac, Addr, Addr),
     server: bool,
 ) -> Result<bool, DropReason> {
@@ -288,7 +288,7 @@ fn listeners(ip: &[u8], next: u8, servers_side: bool, (src, dst): (Addr, Addr)) 
 /// Neighbour discovery (RFC 4861). A server speaks for its own addresses and is no router.
 fn neighbours<R: Recorder>(
     w: &Work<'_, R>,
-    end: &WireEnd,
+    end: &InlineEnd,
     (ip, message): (&[u8], &[u8]),
     (kind, src): (u8, Addr),
     server: bool,
@@ -314,14 +314,14 @@ fn neighbours<R: Recorder>(
 }
 
 #[cold]
-fn note<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, end: &WireEnd, seen: &Result<Seen<'_>, DropReason>) {
+fn note<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, end: &InlineEnd, seen: &Result<Seen<'_>, DropReason>) {
     let what = match (seen, p.v6()) {
         (Err(_), _) => "frame",
         (Ok(Seen::Arp(_)), _) => "ARP",
         (Ok(Seen::Ip { .. }), false) => "IPv4",
         (Ok(Seen::Ip { .. }), true) => "IPv6",
     };
-    w.note(p, Stage::Parse, Event::Wire { servers_side: end.servers_side, other: end.other, what });
+    w.note(p, Stage::Parse, Event::Inline { servers_side: end.servers_side, other: end.other, what });
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which frames pass a wire without being judged, and what is told of each.
+//! Which frames pass an inline pair without being judged, and what is told of each.
 
 use super::*;
 use crate::testing::region::*;
 use crate::testing::with_work;
 use crate::{Batch, Event, Trace, HEADROOM};
 use std::net::IpAddr;
-use tables::{Prefix, WirePort, WireSpec};
+use tables::{InlinePort, InlineSpec, Prefix};
 use wire::udp;
 
 /// Towards the servers.
@@ -16,13 +16,14 @@ const NETWORK: u32 = 4;
 const LOCAL: u128 = 0xfe80 << 112 | 5;
 const SERVER6: u128 = A6;
 
-/// A wire with one server of red, in either family.
+/// An inline pair with one server of red, in either family.
 fn rig() -> Rig {
-    let mut rig = Rig::with_options(abi::OPT_WIRES);
+    let mut rig = Rig::with_options(abi::OPT_INLINE);
     let server = |addr: IpAddr| (Prefix { addr, len: if addr.is_ipv4() { 32 } else { 128 } }, RED);
-    let (server_port, network) = (WirePort { ifindex: SERVERS, mtu: 1500 }, WirePort { ifindex: NETWORK, mtu: 1400 });
+    let (server_port, network) =
+        (InlinePort { ifindex: SERVERS, mtu: 1500 }, InlinePort { ifindex: NETWORK, mtu: 1400 });
     rig.writer
-        .set_wires(&[WireSpec { server: server_port, network, servers: vec![server(ip4(A)), server(ip6(SERVER6))] }])
+        .set_inline(&[InlineSpec { server: server_port, network, servers: vec![server(ip4(A)), server(ip6(SERVER6))] }])
         .unwrap();
     rig
 }
@@ -165,7 +166,7 @@ fn listeners_report_behind_a_hop_by_hop_header() {
 fn neighbour_discovery_is_of_the_servers_own_addresses() {
     let rig = rig();
     let tables = rig.gateway.tables();
-    let ends = [SERVERS, NETWORK].map(|port| tables.wire_end(port).unwrap());
+    let ends = [SERVERS, NETWORK].map(|port| tables.inline_end(port).unwrap());
     let spoofed = Err(DropReason::FilterSpoofed);
     let malformed = Err(DropReason::NdMalformed);
     let of = |end: usize, kind: u8, src: u128, target: u128, server: bool, hop: u8, len: usize| {
@@ -221,7 +222,7 @@ fn a_trace_tells_what_a_frame_is_and_whose() {
     let mut rig = rig();
     let mac = |ip: Vec<u8>| eth(MAC_B, MAC_A, if ip[0] >> 4 == 6 { 0x86dd } else { 0x0800 }, &ip);
     let (to_network, to_server) = (Verdict::Forward { ifindex: NETWORK }, Verdict::Forward { ifindex: SERVERS });
-    let wire = |servers_side: bool, what| Event::Wire {
+    let inline = |servers_side: bool, what| Event::Inline {
         servers_side,
         other: if servers_side { NETWORK } else { SERVERS },
         what,
@@ -230,77 +231,83 @@ fn a_trace_tells_what_a_frame_is_and_whose() {
     let spoofed = Verdict::Drop(DropReason::FilterSpoofed);
     let icmp6 = |kind: u8| [&echo_v6(A6, B6)[..40], &[kind], &echo_v6(A6, B6)[41..]].concat();
     for (port, frame, want, first, second) in [
-        (SERVERS, mac(udp_v4(A, B, b"x")), to_network, wire(true, "IPv4"), Some(server(ip4(A), Some(RED)))),
-        (NETWORK, mac(udp_v4(B, A, b"x")), to_server, wire(false, "IPv4"), Some(server(ip4(A), Some(RED)))),
-        (SERVERS, mac(udp_v6(A6, B6, b"x")), to_network, wire(true, "IPv6"), Some(server(ip6(A6), Some(RED)))),
-        (SERVERS, mac(udp_v4(B, A, b"x")), spoofed, wire(true, "IPv4"), Some(server(ip4(B), None))),
+        (SERVERS, mac(udp_v4(A, B, b"x")), to_network, inline(true, "IPv4"), Some(server(ip4(A), Some(RED)))),
+        (NETWORK, mac(udp_v4(B, A, b"x")), to_server, inline(false, "IPv4"), Some(server(ip4(A), Some(RED)))),
+        (SERVERS, mac(udp_v6(A6, B6, b"x")), to_network, inline(true, "IPv6"), Some(server(ip6(A6), Some(RED)))),
+        (SERVERS, mac(udp_v4(B, A, b"x")), spoofed, inline(true, "IPv4"), Some(server(ip4(B), None))),
         (
             NETWORK,
             mac(udp_v4(A, B, b"x")),
             Verdict::Drop(DropReason::ServerUnknown),
-            wire(false, "IPv4"),
+            inline(false, "IPv4"),
             Some(server(ip4(B), None)),
         ),
-        (SERVERS, mac(icmp6(132)), to_network, wire(true, "IPv6"), Some(server(ip6(A6), Some(RED)))),
+        (SERVERS, mac(icmp6(132)), to_network, inline(true, "IPv6"), Some(server(ip6(A6), Some(RED)))),
         (
             SERVERS,
             mac(icmp6(133)),
             Verdict::Drop(DropReason::NdMalformed),
-            wire(true, "IPv6"),
+            inline(true, "IPv6"),
             Some(server(ip6(A6), Some(RED))),
         ),
         (
             SERVERS,
             mac(icmp6(137)),
             Verdict::Drop(DropReason::NdMalformed),
-            wire(true, "IPv6"),
+            inline(true, "IPv6"),
             Some(server(ip6(A6), Some(RED))),
         ),
-        (SERVERS, mac(icmp6(138)), to_network, wire(true, "IPv6"), Some(server(ip6(A6), Some(RED)))),
-        (SERVERS, arp_request(MAC_A, A, B), to_network, wire(true, "ARP"), None),
-        (SERVERS, arp_request(MAC_A, 0, B), to_network, wire(true, "ARP"), None),
-        (SERVERS, arp_request(MAC_A, B, A), spoofed, wire(true, "ARP"), None),
-        (NETWORK, arp_request(MAC_B, B, A), to_server, wire(false, "ARP"), None),
+        (SERVERS, mac(icmp6(138)), to_network, inline(true, "IPv6"), Some(server(ip6(A6), Some(RED)))),
+        (SERVERS, arp_request(MAC_A, A, B), to_network, inline(true, "ARP"), None),
+        (SERVERS, arp_request(MAC_A, 0, B), to_network, inline(true, "ARP"), None),
+        (SERVERS, arp_request(MAC_A, B, A), spoofed, inline(true, "ARP"), None),
+        (NETWORK, arp_request(MAC_B, B, A), to_server, inline(false, "ARP"), None),
         (
             SERVERS,
             eth(MAC_B, MAC_A, 0x88cc, &[0; 50]),
             Verdict::Drop(DropReason::InnerEthertype),
-            wire(true, "frame"),
+            inline(true, "frame"),
             None,
         ),
-        (SERVERS, eth(MAC_B, MAC_A, 0x8100, &[0; 50]), Verdict::Drop(DropReason::InnerVlan), wire(true, "frame"), None),
+        (
+            SERVERS,
+            eth(MAC_B, MAC_A, 0x8100, &[0; 50]),
+            Verdict::Drop(DropReason::InnerVlan),
+            inline(true, "frame"),
+            None,
+        ),
         (
             SERVERS,
             eth(MAC_B, MAC_A | 1 << 40, 0x0806, &[0; 50]),
             Verdict::Drop(DropReason::InnerMulticastSourceMac),
-            wire(true, "frame"),
+            inline(true, "frame"),
             None,
         ),
-        (SERVERS, mac(udp_v4(A, B, &[0; 1372])), to_network, wire(true, "IPv4"), Some(server(ip4(A), Some(RED)))),
+        (SERVERS, mac(udp_v4(A, B, &[0; 1372])), to_network, inline(true, "IPv4"), Some(server(ip4(A), Some(RED)))),
         (
             SERVERS,
             mac(udp_v4(A, B, &[0; 1373])),
             Verdict::Drop(DropReason::TooBig),
-            wire(true, "IPv4"),
+            inline(true, "IPv4"),
             Some(server(ip4(A), Some(RED))),
         ),
-        (NETWORK, mac(udp_v4(B, A, &[0; 1472])), to_server, wire(false, "IPv4"), Some(server(ip4(A), Some(RED)))),
+        (NETWORK, mac(udp_v4(B, A, &[0; 1472])), to_server, inline(false, "IPv4"), Some(server(ip4(A), Some(RED)))),
         (
             NETWORK,
             mac(udp_v4(B, A, &[0; 1473])),
             Verdict::Drop(DropReason::TooBig),
-            wire(false, "IPv4"),
+            inline(false, "IPv4"),
             Some(server(ip4(A), Some(RED))),
         ),
     ] {
         let (verdict, events) = traced(&mut rig, port, &frame);
         assert_eq!((verdict, &events[0]), (want, &first));
         let told: Vec<&Event> =
-            events[1..].iter().filter(|e| matches!(e, Event::Server { .. } | Event::Wire { .. })).collect();
+            events[1..].iter().filter(|e| matches!(e, Event::Server { .. } | Event::Inline { .. })).collect();
         assert_eq!(told, second.iter().collect::<Vec<_>>());
         assert_eq!(events.last(), Some(&Event::Outcome { verdict }));
     }
-    // A port that is on no wire.
+    // A port that is in no pair.
     assert_eq!(
         traced(&mut rig, 9, &mac(udp_v4(A, B, b"x"))),
         (Verdict::Pass, vec![Event::Outcome { verdict: Verdict::Pass }])

@@ -2,7 +2,7 @@
 //! `tunny-lab lab`: a region in network namespaces.
 
 use anyhow::Context;
-use commandline::output::{print, print_as_it_is, say, show, Format};
+use commandline::output::{print_as_it_is, say, show, Format};
 use lab::progress::Progress;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -88,14 +88,12 @@ pub fn run(args: Args, format: Format) -> anyhow::Result<ExitCode> {
         Command::Up(shape) => up(&shape.options(&args.suffix)?)?,
         Command::Down => {
             let removed = lab::down(&args.suffix)?;
-            match removed.len() {
-                0 => print("There was nothing to remove.\n")?,
-                _ => print(&removed.iter().map(|what| format!("removed {what}\n")).collect::<String>())?,
-            }
+            show(format, &serde_json::json!({ "removed": removed }), |_| match removed.len() {
+                0 => "There was nothing to remove.\n".into(),
+                _ => removed.iter().map(|what| format!("removed {what}\n")).collect(),
+            })?
         }
-        Command::Status => {
-            print(&lab::status(&args.suffix).iter().map(|line| format!("{line}\n")).collect::<String>())?
-        }
+        Command::Status => show(format, &lab::status(&args.suffix), |status| status.to_string())?,
         Command::Demo { shape, keep, seconds } => {
             let options = lab::Options { keep, seconds, ..shape.options(&args.suffix)? };
             let rows = lab::demo(&options)?;

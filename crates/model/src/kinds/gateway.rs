@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
-const WIRES: &str = "1 to 8, as SERVERS=NETWORK (two interface names, as ens1=ens2), each interface once";
+const INLINE: &str = "1 to 8, as SERVERS=NETWORK (two interface names, as ens1=ens2), each interface once";
 
 fields! {
     /// The node itself. A node has exactly one.
@@ -28,7 +28,7 @@ fields! {
         /// Interfaces that carry the underlay.
         uplinks: Vec<String> = "spec.uplinks", interface_name("").list(abi::PORTS_MAX as usize, "up to 16 names of 1 to 15 characters");
         /// Pairs of interfaces. What comes in by one of them leaves by the other, if the security groups allow it: the first one is towards the servers. The node makes both promiscuous; neither needs an address.
-        wires: Vec<Wire> = "spec.wires", parsed("wire", "").list(abi::WIRES_MAX as usize, WIRES).meaning("required with role filter");
+        inline: Vec<InlinePair> = "spec.wires", parsed("wire", "").list(abi::INLINE_MAX as usize, INLINE).meaning("required with role filter");
         /// How packets get in and out: native XDP, generic XDP, or the Rust path on AF_PACKET. `auto` takes the first that the port can do and says which.
         engine: Engine = "spec.engine", choice(&Engine::ALL).or(Engine::Auto);
         /// `strict`: only an Nc that hosts the VPC may send for its VNI. `off`: any outer source; for closed underlays only.
@@ -86,7 +86,7 @@ impl Gateway {
 
     /// Every interface that the node serves.
     pub fn ports(&self) -> Vec<String> {
-        let ends = self.wires.iter().flat_map(|w| [&w.server, &w.network]);
+        let ends = self.inline.iter().flat_map(|w| [&w.server, &w.network]);
         self.uplinks.iter().chain(ends).cloned().collect()
     }
 
@@ -102,7 +102,7 @@ impl Gateway {
             let at = doc.place_of(needed[0]);
             match self.role {
                 Role::Gateway => doc.error(at, "spec.vtep", Problem::Missing, "ipv4, ipv6 or both".into()),
-                Role::Filter => doc.error(at, "spec.wires", Problem::Missing, WIRES.into()),
+                Role::Filter => doc.error(at, "spec.wires", Problem::Missing, INLINE.into()),
             }
         }
         for path in foreign {
@@ -114,10 +114,10 @@ impl Gateway {
         }
     }
 
-    fn check_wires(&self, doc: &mut Doc<'_>) {
+    fn check_inline(&self, doc: &mut Doc<'_>) {
         let mut seen = HashSet::new();
-        for (i, wire) in self.wires.iter().enumerate() {
-            for name in [&wire.server, &wire.network] {
+        for (i, pair) in self.inline.iter().enumerate() {
+            for name in [&pair.server, &pair.network] {
                 if !seen.insert(name.clone()) {
                     let i = doc.entry("spec.wires", i);
                     let at = match doc.node("spec.wires").map(|n| &n.value) {
@@ -126,7 +126,7 @@ impl Gateway {
                     };
                     let why = Problem::Value(format!("names `{name}`, which another wire has"));
                     let at = at.unwrap_or_else(|| doc.place_of(""));
-                    doc.error(at, &format!("spec.wires[{i}]"), why, WIRES.into());
+                    doc.error(at, &format!("spec.wires[{i}]"), why, INLINE.into());
                 }
             }
         }
@@ -140,8 +140,8 @@ impl Described for Gateway {
 
     fn summary(&self) -> String {
         if self.role == Role::Filter {
-            let wires: Vec<String> = self.wires.iter().map(|w| w.to_string()).collect();
-            return format!("filter, wires {}", wires.join(", "));
+            let pairs: Vec<String> = self.inline.iter().map(|p| p.to_string()).collect();
+            return format!("filter, wires {}", pairs.join(", "));
         }
         let addresses = [self.vtep4.map(|a| a.to_string()), self.vtep6.map(|a| a.to_string())];
         format!("vtep {}", addresses.into_iter().flatten().collect::<Vec<_>>().join(", "))
@@ -149,7 +149,7 @@ impl Described for Gateway {
 
     fn check(mut self, doc: &mut Doc<'_>) -> Option<Gateway> {
         self.check_role(doc);
-        self.check_wires(doc);
+        self.check_inline(doc);
         self.check_states(doc);
         Some(self)
     }
@@ -414,28 +414,28 @@ impl FromStr for SessionLog {
 
 /// Two interfaces between which frames pass.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Wire {
+pub struct InlinePair {
     /// Towards the servers.
     pub server: String,
     /// Towards the network.
     pub network: String,
 }
 
-impl fmt::Display for Wire {
+impl fmt::Display for InlinePair {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}={}", self.server, self.network)
     }
 }
 
-impl FromStr for Wire {
+impl FromStr for InlinePair {
     type Err = String;
 
-    fn from_str(s: &str) -> Result<Wire, String> {
+    fn from_str(s: &str) -> Result<InlinePair, String> {
         let (server, network) = s.split_once('=').ok_or_else(|| format!("`{s}` has no `=` between two interfaces"))?;
-        let wire = Wire { server: interface(server)?, network: interface(network)? };
-        match wire.server == wire.network {
+        let pair = InlinePair { server: interface(server)?, network: interface(network)? };
+        match pair.server == pair.network {
             true => Err(format!("`{s}` names one interface twice")),
-            false => Ok(wire),
+            false => Ok(pair),
         }
     }
 }

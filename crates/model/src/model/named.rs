@@ -335,7 +335,7 @@ impl<'a> Tx<'a> {
             Problem::NoAddressLeft { .. } => {
                 unsure(Kind::PublicPool, "spec.ranges") || unsure(Kind::ElasticIp, "spec.vm")
             }
-            Problem::NoWire { .. } => unsure(Kind::Gateway, "spec.wires") || unsure(Kind::Gateway, "spec.role"),
+            Problem::NoInlinePair { .. } => unsure(Kind::Gateway, "spec.wires") || unsure(Kind::Gateway, "spec.role"),
             Problem::VmUnfit { vm, .. } => self.failed.contains(&(Kind::Vm, vm.as_str().into())),
             Problem::ServerElsewhere { server, .. } => {
                 self.is_unsure(Kind::Server, &server.as_str().into(), "spec.vpc")

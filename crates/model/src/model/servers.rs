@@ -14,8 +14,8 @@ impl Model {
         for s in in_turn(&self.named.servers, |name| described(Kind::Server, name)) {
             let mut fault = |field: String, problem| out.push((Kind::Server, s.name.clone(), field, problem));
             // Without a Gateway there is no knowing yet.
-            if self.gateway.as_ref().is_some_and(|g| !g.wires.iter().any(|w| w.server == s.port)) {
-                fault("spec.port".into(), Problem::NoWire { port: s.port.clone() });
+            if self.gateway.as_ref().is_some_and(|g| !g.inline.iter().any(|w| w.server == s.port)) {
+                fault("spec.port".into(), Problem::NoInlinePair { port: s.port.clone() });
             }
             for (i, p) in s.addresses.iter().enumerate() {
                 if let Some(other) = owners.insert((&s.port, *p), &s.name) {

@@ -1,34 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Wires: set, read, replaced, found again by the next writer; a server's address is known behind its own wire alone.
+//! Inline pairs: set, read, replaced, found again by the next writer; a server's address is known behind its own pair alone.
 
 use super::world::*;
 use crate::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
-fn wire(server: u32, network: u32, servers: &[(IpAddr, u8, Vni)]) -> WireSpec {
+fn pair(server: u32, network: u32, servers: &[(IpAddr, u8, Vni)]) -> InlineSpec {
     let servers = servers.iter().map(|(addr, len, vni)| (Prefix { addr: *addr, len: *len }, *vni)).collect();
-    WireSpec {
-        server: WirePort { ifindex: server, mtu: 1500 },
-        network: WirePort { ifindex: network, mtu: 9000 },
+    InlineSpec {
+        server: InlinePort { ifindex: server, mtu: 1500 },
+        network: InlinePort { ifindex: network, mtu: 9000 },
         servers,
     }
 }
 
 #[test]
-fn servers_are_known_behind_their_wire_and_survive_the_writer() {
+fn servers_are_known_behind_their_pair_and_survive_the_writer() {
     let memory: Arc<dyn Memory> = Arc::new(HeapMemory::new().unwrap());
     let mut w = Writer::create(memory.clone(), WriterOptions::default()).unwrap();
     w.commit(&first()).unwrap();
     let v4 = |a: [u8; 4]| IpAddr::V4(Ipv4Addr::from(a));
     let host6 = Ipv6Addr::from_bits(0x2001_0db8_0009 << 80 | 5);
     let halves = |a: Ipv6Addr| ((a.to_bits() >> 64) as u64, a.to_bits() as u64);
-    let one = wire(3, 4, &[(v4([10, 9, 0, 5]), 32, 7), (host6.into(), 128, 7)]);
-    let two = wire(5, 6, &[(v4([10, 9, 0, 0]), 16, 8), (v4([10, 9, 0, 5]), 32, 9)]);
-    w.set_wires(&[one.clone(), two.clone()]).unwrap();
+    let one = pair(3, 4, &[(v4([10, 9, 0, 5]), 32, 7), (host6.into(), 128, 7)]);
+    let two = pair(5, 6, &[(v4([10, 9, 0, 0]), 16, 8), (v4([10, 9, 0, 5]), 32, 9)]);
+    w.set_inline(&[one.clone(), two.clone()]).unwrap();
     let t = w.tables();
-    assert_eq!(t.wire_end(7), None);
-    let (a, b) = (t.wire_end(3).unwrap(), t.wire_end(4).unwrap());
+    assert_eq!(t.inline_end(7), None);
+    let (a, b) = (t.inline_end(3).unwrap(), t.inline_end(4).unwrap());
     assert_eq!((a.servers_side, a.other, a.mtu, a.vni), (true, 4, 9000, 7));
     assert_eq!((b.servers_side, b.other, b.mtu, b.vni), (false, 3, 1500, 7));
     assert_eq!(
@@ -36,21 +36,21 @@ fn servers_are_known_behind_their_wire_and_survive_the_writer() {
         (Some(7), Some(7), None)
     );
     assert_eq!((t.server6(&a, halves(host6)), t.server6(&a, (1, 2))), (Some(7), None));
-    let c = t.wire_end(5).unwrap();
+    let c = t.inline_end(5).unwrap();
     assert_eq!((c.vni, t.server4(&c, 0x0a09_0005), t.server4(&c, 0x0a09_0006)), (0, Some(9), Some(8)));
     assert_eq!(t.server6(&c, halves(host6)), None);
     // Replaced over and over: memory is given back.
     let used = |w: &Writer| w.usage().into_iter().map(|l| l.used).collect::<Vec<_>>();
     let before = used(&w);
     for _ in 0..100 {
-        w.set_wires(&[two.clone(), one.clone()]).unwrap();
-        w.set_wires(&[one.clone(), two.clone()]).unwrap();
+        w.set_inline(&[two.clone(), one.clone()]).unwrap();
+        w.set_inline(&[one.clone(), two.clone()]).unwrap();
     }
     assert_eq!(used(&w), before);
     drop(w);
     let mut w = Writer::attach(memory, WriterOptions::default()).unwrap();
     let t = w.tables();
-    assert_eq!(t.server4(&t.wire_end(6).unwrap(), 0x0a09_0005), Some(9));
-    w.set_wires(&[]).unwrap();
-    assert_eq!(t.wire_end(3), None);
+    assert_eq!(t.server4(&t.inline_end(6).unwrap(), 0x0a09_0005), Some(9));
+    w.set_inline(&[]).unwrap();
+    assert_eq!(t.inline_end(3), None);
 }

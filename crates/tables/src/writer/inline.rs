@@ -10,27 +10,27 @@ use memory::root;
 use std::io;
 use std::net::IpAddr;
 
-/// A port that ends a wire.
+/// A port of an inline pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WirePort {
+pub struct InlinePort {
     /// Interface.
     pub ifindex: u32,
     /// What fits behind an Ethernet header, bytes.
     pub mtu: u16,
 }
 
-/// A wire: two ports between which frames pass.
+/// An inline pair: two ports between which frames pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WireSpec {
+pub struct InlineSpec {
     /// The port towards the servers.
-    pub server: WirePort,
+    pub server: InlinePort,
     /// The port towards the network.
-    pub network: WirePort,
+    pub network: InlinePort,
     /// Addresses behind the server side and the VPC of each. Of two that overlap the longer counts.
     pub servers: Vec<(Prefix, Vni)>,
 }
 
-impl WireSpec {
+impl InlineSpec {
     /// The VPC of all its servers, 0 if they are of several or there are none.
     fn vni(&self) -> Vni {
         match self.servers.first() {
@@ -46,19 +46,19 @@ fn word(first: usize, i: usize) -> usize {
 }
 
 impl Writer {
-    /// Replaces the inline pairs; those beyond [`WIRES_MAX`] are left out. Servers of a wire change by one store. A wire whose ports change
+    /// Replaces the inline pairs; those beyond [`INLINE_MAX`] are left out. Servers of a pair change by one store. A pair whose ports change
     /// has none for a moment: its frames are left to the host meanwhile.
-    pub fn set_wires(&mut self, pairs: &[WireSpec]) -> io::Result<()> {
-        let served = pairs.iter().take(WIRES_MAX as usize);
+    pub fn set_inline(&mut self, pairs: &[InlineSpec]) -> io::Result<()> {
+        let served = pairs.iter().take(INLINE_MAX as usize);
         let trees =
-            self.all_or_nothing(|w| served.map(|wire| w.servers_tree(wire)).collect::<io::Result<Vec<u64>>>())?;
+            self.all_or_nothing(|w| served.map(|pair| w.servers_tree(pair)).collect::<io::Result<Vec<u64>>>())?;
         let mut old = Vec::new();
-        for i in 0..WIRES_MAX as usize {
-            let wire = pairs.get(i);
-            let end = |from: WirePort, to: WirePort| u64::from(from.ifindex) | u64::from(to.ifindex) << 32;
-            let ends = wire.map_or([0; 2], |w| [end(w.server, w.network), end(w.network, w.server)]);
-            let mtus = wire.map_or(0, |w| u64::from(w.server.mtu) | u64::from(w.network.mtu) << 16);
-            let vni = wire.map_or(0, |w| u64::from(w.vni()) << WIRE_VNI_SHIFT);
+        for i in 0..INLINE_MAX as usize {
+            let pair = pairs.get(i);
+            let end = |from: InlinePort, to: InlinePort| u64::from(from.ifindex) | u64::from(to.ifindex) << 32;
+            let ends = pair.map_or([0; 2], |w| [end(w.server, w.network), end(w.network, w.server)]);
+            let mtus = pair.map_or(0, |w| u64::from(w.server.mtu) | u64::from(w.network.mtu) << 16);
+            let vni = pair.map_or(0, |w| u64::from(w.vni()) << INLINE_VNI_SHIFT);
             let root = &self.store.root;
             let places = [2 * i, 2 * i + 1].map(|at| word(root!(wire_ends), at));
             places.into_iter().zip(ends).filter(|(p, end)| root.get(*p) != *end).for_each(|(p, _)| root.set(p, 0));
@@ -80,9 +80,9 @@ impl Writer {
         Ok(())
     }
 
-    fn servers_tree(&mut self, wire: &WireSpec) -> io::Result<u64> {
+    fn servers_tree(&mut self, pair: &InlineSpec) -> io::Result<u64> {
         let (mut r4, mut r6) = (Routes4::default(), Routes6::default());
-        for (prefix, vni) in &wire.servers {
+        for (prefix, vni) in &pair.servers {
             let value = SCOPE_LOCAL << VALUE_SCOPE_SHIFT | vni & VALUE_ARG_MASK;
             match prefix.addr {
                 IpAddr::V4(a) => drop(r4.insert((a.to_bits(), prefix.len), value)),
@@ -93,8 +93,8 @@ impl Writer {
     }
 
     /// The blocks of all trees of servers, until `block` says false.
-    pub(super) fn wire_blocks(&self, block: &mut dyn FnMut(Block) -> bool) -> bool {
-        let roots = (0..WIRES_MAX as usize).map(|i| self.store.root.get(word(root!(wire_servers), i)));
+    pub(super) fn inline_blocks(&self, block: &mut dyn FnMut(Block) -> bool) -> bool {
+        let roots = (0..INLINE_MAX as usize).map(|i| self.store.root.get(word(root!(wire_servers), i)));
         let roots: Vec<u64> = roots.collect();
         roots.into_iter().all(|roots| super::internet::public_blocks(self, roots, block))
     }

@@ -39,7 +39,7 @@ mod undo;
 #[cfg(test)]
 pub(crate) use audit::{audit, Expected};
 pub use dump::{RouteInterval, TenantDump, VmDump};
-pub use inline::{WirePort, WireSpec};
+pub use inline::{InlinePort, InlineSpec};
 pub use internet::PublicPrefix;
 pub use recover::AttachError;
 pub use underlay::{GroupId, NexthopId, NexthopSpec};

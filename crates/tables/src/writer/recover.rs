@@ -175,7 +175,7 @@ impl Writer {
         if !super::internet::public_blocks(self, roots, &mut |b| marks.take(b)) {
             return Err(AttachError::Corrupt { what: "the tree of public addresses" });
         }
-        if !self.wire_blocks(&mut |b| marks.take(b)) {
+        if !self.inline_blocks(&mut |b| marks.take(b)) {
             return Err(AttachError::Corrupt { what: "the trees of servers" });
         }
         for group in [groups as u32, (groups >> 32) as u32] {

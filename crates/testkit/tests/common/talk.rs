@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Random connections that talk, between VMs behind tunnels or over wires in front of servers: what engines with state tables are compared by.
+//! Random connections that talk, between VMs behind tunnels or over inline pairs in front of servers: what engines with state tables are compared by.
 
 use session::PairKey;
 use states::{Key, MigrationOptions, Shared, Spec, TableKind};
@@ -84,10 +84,10 @@ pub const TUNNELS: World = World {
     registers: 250,
 };
 
-/// Servers behind two wires, who talk with each other and with others.
-pub const WIRES: World = World {
+/// Servers behind two inline pairs, who talk with each other and with others.
+pub const INLINE: World = World {
     name: "wires",
-    folder: "wires",
+    folder: "inline",
     ends: &[
         end("s", "10.9.0.5", Some("2001:db8:9::5"), At::Server(100, 1, 2)),
         end("t", "10.9.0.6", Some("2001:db8:9::6"), At::Server(100, 13, 14)),

@@ -11,15 +11,15 @@ fn trees_that_cannot_be_built_leave_nothing_behind() {
     let public = |n: u32| -> Vec<PublicPrefix> {
         (0..n).map(|i| PublicPrefix { prefix: Prefix { addr: v4(i << 12), len: 24 }, accepts: i % 2 == 0 }).collect()
     };
-    let wire = |n: u32| WireSpec {
-        server: WirePort { ifindex: 1, mtu: 2 },
-        network: WirePort { ifindex: 3, mtu: 4 },
+    let pair = |n: u32| InlineSpec {
+        server: InlinePort { ifindex: 1, mtu: 2 },
+        network: InlinePort { ifindex: 3, mtu: 4 },
         servers: (0..n).map(|i| (Prefix { addr: v4(i << 12), len: 24 }, 5)).collect(),
     };
     let mut calls = 0;
     loop {
         w.calls_until_full(Some(calls));
-        let results = [w.set_public(&public(60)).is_ok(), w.set_wires(&[wire(60)]).is_ok()];
+        let results = [w.set_public(&public(60)).is_ok(), w.set_inline(&[pair(60)]).is_ok()];
         w.calls_until_full(None);
         if results[0] {
             break;
@@ -29,27 +29,27 @@ fn trees_that_cannot_be_built_leave_nothing_behind() {
         calls += 1;
     }
     assert!(calls >= 2, "{calls}");
-    w.set_wires(&[wire(60)]).unwrap();
+    w.set_inline(&[pair(60)]).unwrap();
     let both = w.store.arena.used();
     w.set_public(&public(60)).unwrap();
-    w.set_wires(&[wire(60)]).unwrap();
+    w.set_inline(&[pair(60)]).unwrap();
     assert_eq!((w.store.arena.used(), w.pending.is_empty()), (both, true));
     w.set_public(&[]).unwrap();
-    w.set_wires(&[]).unwrap();
+    w.set_inline(&[]).unwrap();
     assert_eq!(w.store.arena.used(), used);
-    // As many wires as there may be, each in its own words.
-    let many: Vec<WireSpec> = (0..WIRES_MAX + 2)
-        .map(|i| WireSpec {
-            server: WirePort { ifindex: 100 + i, mtu: 1000 + i as u16 },
-            network: WirePort { ifindex: 200 + i, mtu: 2000 + i as u16 },
+    // As many pairs as there may be, each in its own words.
+    let many: Vec<InlineSpec> = (0..INLINE_MAX + 2)
+        .map(|i| InlineSpec {
+            server: InlinePort { ifindex: 100 + i, mtu: 1000 + i as u16 },
+            network: InlinePort { ifindex: 200 + i, mtu: 2000 + i as u16 },
             servers: vec![(Prefix { addr: v4(i << 8), len: 24 }, 7 + i)],
         })
         .collect();
-    w.set_wires(&many).unwrap();
+    w.set_inline(&many).unwrap();
     let t = w.tables();
-    for i in 0..WIRES_MAX + 2 {
-        let (a, b) = (t.wire_end(100 + i), t.wire_end(200 + i));
-        assert_eq!(a.is_some() && b.is_some(), i < WIRES_MAX);
+    for i in 0..INLINE_MAX + 2 {
+        let (a, b) = (t.inline_end(100 + i), t.inline_end(200 + i));
+        assert_eq!(a.is_some() && b.is_some(), i < INLINE_MAX);
         if let (Some(a), Some(b)) = (a, b) {
             assert_eq!(
                 (a.servers_side, a.other, a.mtu, a.vni, t.server4(&a, i << 8 | 9)),
@@ -61,7 +61,7 @@ fn trees_that_cannot_be_built_leave_nothing_behind() {
             );
         }
     }
-    assert_eq!((t.wire_end(0), w.store.root.get(root!(wire_servers) + 8) != 0), (None, true));
+    assert_eq!((t.inline_end(0), w.store.root.get(root!(wire_servers) + 8) != 0), (None, true));
 }
 
 /// What is told of a VPC page by page.

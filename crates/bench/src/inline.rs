@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The rig of a filter in front of servers: client, gateway and servers in a row, three network namespaces, two cables (veth).
 //!
-//! What stands between is a node in role filter, whose wire passes plain frames, or the kernel as a router with nftables rules on connection
+//! What stands between is a node in role filter, whose inline pair passes plain frames, or the kernel as a router with nftables rules on connection
 //! states. Either has two ports with one queue each; their receive work is done by threaded NAPI on CPU 1, where a node's own threads are, too. All
 //! ends are on CPU 0.
 use crate::masquerade::start;
@@ -53,7 +53,7 @@ impl Tenants {
 }
 
 /// The rig.
-pub struct Wires {
+pub struct InlineRig {
     /// Where flows begin.
     pub client: Netns,
     /// Where the filter is.
@@ -110,9 +110,9 @@ fn documents(tenants: Tenants, ports: [&str; 2], filter: &str) -> String {
     text
 }
 
-impl Wires {
+impl InlineRig {
     /// Builds it; the roles of one process begin with different letters.
-    pub fn create(role: &str, tenants: Tenants, middle: Middle) -> Result<Wires, Error> {
+    pub fn create(role: &str, tenants: Tenants, middle: Middle) -> Result<InlineRig, Error> {
         let [client, gateway, servers] = ["cl", "gw", "sv"].map(|part| Netns::create(&format!("{role}-{part}")));
         let (client, gateway, servers) = (client?, gateway?, servers?);
         let tag = format!("{:x}{}", std::process::id(), role.as_bytes().first().map_or('x', |b| *b as char));
@@ -123,7 +123,7 @@ impl Wires {
                 end.name()
             ))?;
         }
-        let rig = Wires { client, gateway, servers, node: None, devices, threads: Vec::new() };
+        let rig = InlineRig { client, gateway, servers, node: None, devices, threads: Vec::new() };
         for (i, (device, mac)) in rig.devices.iter().zip(MACS).enumerate() {
             let ns = rig.netns_of(i);
             ns.shell("echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6; echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6")?;
@@ -150,7 +150,7 @@ impl Wires {
         [&self.client, &self.gateway, &self.gateway, &self.servers][device]
     }
 
-    fn with_node(mut self, tenants: Tenants, filter: &str) -> Result<Wires, Error> {
+    fn with_node(mut self, tenants: Tenants, filter: &str) -> Result<InlineRig, Error> {
         let text = documents(tenants, [&self.devices[1], &self.devices[2]], filter);
         let (node, threads) = start(&self.gateway, &text)?;
         self.threads = threads;
@@ -159,7 +159,7 @@ impl Wires {
         Ok(self)
     }
 
-    fn with_router(mut self, tenants: Tenants, gro: bool) -> Result<Wires, Error> {
+    fn with_router(mut self, tenants: Tenants, gro: bool) -> Result<InlineRig, Error> {
         let [_, net, srv, _] = &self.devices;
         let g = &self.gateway;
         g.shell("echo 1 > /proc/sys/net/ipv4/ip_forward; for f in /proc/sys/net/ipv4/conf/*/rp_filter; do echo 0 > $f; done")?;

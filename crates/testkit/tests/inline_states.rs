@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! State tables on wires: random connections of bare-metal servers, to and from the network, through the Rust path, the Rust path whose agent is on
+//! State tables on inline pairs: random connections of bare-metal servers, to and from the network, through the Rust path, the Rust path whose agent is on
 //! another host, and the XDP program, with a table of each kind: packet by packet the same, also while connections migrate.
 //!
 //! TUNNY_SEED repeats a run, TUNNY_STATES_PACKETS says how many packets for each table (default 4,000).
 mod common;
 
-use common::talk::{kind, meanwhile, migrating, name, packets, same, shared, Talk, WIRES};
+use common::talk::{kind, meanwhile, migrating, name, packets, same, shared, Talk, INLINE};
 use common::XdpRunner;
 use states::{Spec, TableKind};
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ fn servers_connections_have_the_same_outcome_on_every_engine_with_every_table() 
     let (mut there_and_back, mut judged) = ((0, 0), 0);
     for spec in large.into_iter().chain(migrating(10, 30)) {
         let migrates = spec.migration.is_some();
-        let mut region = WIRES.region(spec);
+        let mut region = INLINE.region(spec);
         let (mut here, mut there) = (UserEngine::default(), UserEngine::with_agent_elsewhere());
         let mut now = START;
         for engine in
@@ -31,7 +31,7 @@ fn servers_connections_have_the_same_outcome_on_every_engine_with_every_table() 
         {
             engine.start(&region).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         }
-        let mut talk = Talk::new(&WIRES, &mut rng);
+        let mut talk = Talk::new(&INLINE, &mut rng);
         let mut counts = BTreeMap::<String, u64>::new();
         for i in 1..=packets(4_000) {
             let mut engines: Vec<&mut dyn Engine> = vec![&mut here];
