@@ -6,7 +6,7 @@ mod commit;
 mod conntrack;
 
 pub use commit::{gateway_settings, CompilePlan};
-pub use conntrack::{durations, state_table, InlinePlan, ConntrackPlan};
+pub use conntrack::{durations, state_table, ConntrackPlan, InlinePlan};
 
 use model::Model;
 use tables::Commit;

@@ -15,7 +15,7 @@ use crate::states::{Hand, States};
 use crate::sweep::{Sweep, BUDGET, SWEEPS};
 use crate::uplinks::interface;
 use ::states::Backing;
-use compile::{Compile, InlinePlan, ConntrackPlan};
+use compile::{Compile, ConntrackPlan, InlinePlan};
 use filter::Filter;
 use gateway::Connections;
 use model::Model;
@@ -149,10 +149,10 @@ impl Conntrack {
         }
         conntrack.change(writer, &plan, &|vni| changed && plan.policies.contains_key(&vni))?;
         // Whatever a predecessor left, and rules are known now; nothing to do if it was done.
-        internet.states.set((plan.states, plan.agent.as_ref()), &plan.timeouts, now, notes)?;
-        internet.states.set_weights(&plan.weights);
-        internet.follow_inline(writer)?;
-        Ok(internet)
+        conntrack.states.set((plan.states, plan.agent.as_ref()), &plan.timeouts, now, notes)?;
+        conntrack.states.set_weights(&plan.weights);
+        conntrack.follow_inline(writer)?;
+        Ok(conntrack)
     }
 
     /// What workers share.
