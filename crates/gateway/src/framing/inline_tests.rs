@@ -19,7 +19,7 @@ const SERVER6: u128 = A6;
 /// A wire with one server of red, in either family.
 fn rig() -> Rig {
     let mut rig = Rig::with_options(abi::OPT_WIRES);
-    let server = |addr: IpAddr| (Prefix { addr, len: if addr.is_ipv4() { 32 } else { 128 } }, RED);
+    let server = |addr: IpAddr| (Prefix::new_assert(addr, if addr.is_ipv4() { 32 } else { 128 }), RED);
     let (server_port, network) = (WirePort { ifindex: SERVERS, mtu: 1500 }, WirePort { ifindex: NETWORK, mtu: 1400 });
     rig.writer
         .set_wires(&[WireSpec { server: server_port, network, servers: vec![server(ip4(A)), server(ip6(SERVER6))] }])
