@@ -13,26 +13,29 @@
 
 #include "../platform.h"
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__type(key, __u32);
-	__type(value, struct tunny_root);
-} tunny_root SEC(".maps");
+/* A memory of lines as two maps: its root, and an array of its segments, each an array map of one element. */
+#define LINE_MEMORY(root_map, root_struct, segment_maps, most)		\
+struct {								\
+	__uint(type, BPF_MAP_TYPE_ARRAY);				\
+	__uint(max_entries, 1);						\
+	__uint(map_flags, BPF_F_MMAPABLE);				\
+	__type(key, __u32);						\
+	__type(value, struct root_struct);				\
+} root_map SEC(".maps");						\
+struct {								\
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);			\
+	__uint(max_entries, most);					\
+	__type(key, __u32);						\
+	__array(values, struct {					\
+		__uint(type, BPF_MAP_TYPE_ARRAY);			\
+		__uint(max_entries, 1);					\
+		__uint(map_flags, BPF_F_MMAPABLE);			\
+		__uint(key_size, sizeof(__u32));			\
+		__uint(value_size, TUNNY_SEGMENT_BYTES);		\
+	});								\
+} segment_maps SEC(".maps")
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
-	__uint(max_entries, TUNNY_SEGMENTS_MAX);
-	__type(key, __u32);
-	__array(values, struct {
-		__uint(type, BPF_MAP_TYPE_ARRAY);
-		__uint(max_entries, 1);
-		__uint(map_flags, BPF_F_MMAPABLE);
-		__uint(key_size, sizeof(__u32));
-		__uint(value_size, TUNNY_SEGMENT_BYTES);
-	});
-} tunny_segments SEC(".maps");
+LINE_MEMORY(tunny_root, tunny_root, tunny_segments, TUNNY_SEGMENTS_MAX);
 
 /* The 4 MiB of the segment that holds `line`, or NULL if there is none. */
 static __always_inline void *segment_of(__u32 line)

@@ -12,26 +12,7 @@
 
 #include "memory.h"
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__type(key, __u32);
-	__type(value, struct tunny_session_root);
-} tunny_session_root SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
-	__uint(max_entries, TUNNY_SESSION_SEGMENTS_MAX);
-	__type(key, __u32);
-	__array(values, struct {
-		__uint(type, BPF_MAP_TYPE_ARRAY);
-		__uint(max_entries, 1);
-		__uint(map_flags, BPF_F_MMAPABLE);
-		__uint(key_size, sizeof(__u32));
-		__uint(value_size, TUNNY_SEGMENT_BYTES);
-	});
-} tunny_session_segments SEC(".maps");
+LINE_MEMORY(tunny_session_root, tunny_session_root, tunny_session_segments, TUNNY_SESSION_SEGMENTS_MAX);
 
 /* A key in the words of its record, its hash, and which of the two it is. */
 struct session_key {

@@ -11,13 +11,14 @@
 //! it alone.
 #![forbid(unsafe_code)]
 
-use fuzz::mutate::{self, Random};
+use fuzz::mutate;
 use fuzz::pool::{self, Pool};
 use fuzz::{targets, Target};
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+use testkit::rng::Rng;
 
 /// Longer than this for one input counts as a fault.
 const TOO_LONG: Duration = Duration::from_secs(1);
@@ -95,7 +96,7 @@ fn fuzz(target: &mut dyn Target, o: &Options, time: Duration) -> Result<(), Stri
         let signature = run(target, &input)?;
         pool.saw(signature);
     }
-    let mut r = Random::new(o.seed ^ pool::hash(target.name().as_bytes()));
+    let mut r = Rng::new(o.seed ^ pool::hash(target.name().as_bytes()));
     let start = Instant::now();
     let mut rounds = 0;
     while o.rounds.map_or(rounds % 16 != 0 || start.elapsed() < time, |n| rounds < n) {

@@ -1,29 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Mutations: what a fuzzer does to an input.
 
-/// A seeded generator (SplitMix64).
-pub struct Random(u64);
-
-impl Random {
-    /// From a seed.
-    pub fn new(seed: u64) -> Random {
-        Random(seed)
-    }
-
-    /// 64 random bits.
-    pub fn word(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        x ^ (x >> 31)
-    }
-
-    /// A number below `n`, 0 if `n` is 0.
-    pub fn below(&mut self, n: usize) -> usize {
-        ((u128::from(self.word()) * n as u128) >> 64) as usize
-    }
-}
+use testkit::rng::Rng;
 
 /// Inputs do not grow beyond this.
 const LONGEST: usize = 64 << 10;
@@ -32,7 +10,7 @@ const LONGEST: usize = 64 << 10;
 const EDGES: [u64; 12] = [0, 1, 2, 7, 8, 0x7f, 0x80, 0xff, 0x7fff, 0xffff, 0x7fff_ffff, 0xffff_ffff];
 
 /// A new input out of `input`, sometimes with a part of `other` or one of `words`.
-pub fn next(r: &mut Random, input: &[u8], other: &[u8], words: &[&str]) -> Vec<u8> {
+pub fn next(r: &mut Rng, input: &[u8], other: &[u8], words: &[&str]) -> Vec<u8> {
     let mut out = input.to_vec();
     for _ in 0..1 + r.below(4) {
         step(r, &mut out, other, words);
@@ -41,7 +19,7 @@ pub fn next(r: &mut Random, input: &[u8], other: &[u8], words: &[&str]) -> Vec<u
     out
 }
 
-fn step(r: &mut Random, out: &mut Vec<u8>, other: &[u8], words: &[&str]) {
+fn step(r: &mut Rng, out: &mut Vec<u8>, other: &[u8], words: &[&str]) {
     let at = r.below(out.len() + 1);
     match r.below(if words.is_empty() { 9 } else { 11 }) {
         0 if at < out.len() => out[at] ^= 1 << r.below(8),
@@ -83,7 +61,7 @@ fn step(r: &mut Random, out: &mut Vec<u8>, other: &[u8], words: &[&str]) {
 }
 
 /// Writes an edge value, big or little endian, of one, two or four bytes.
-fn edge(r: &mut Random, out: &mut [u8], at: usize) {
+fn edge(r: &mut Rng, out: &mut [u8], at: usize) {
     let value = EDGES[r.below(EDGES.len())];
     let n = [1, 2, 4][r.below(3)];
     let Some(place) = out.get_mut(at..at + n) else { return };

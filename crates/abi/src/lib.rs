@@ -5,17 +5,21 @@
 //! [`layout_hash`] is of what lies in memory: tables of another one are converted. [`program_hash`] is of the whole text, reasons and
 //! functions too: a loader refuses a BPF object with another one. A new drop reason is another program over the same tables.
 
+pub mod address;
 pub mod hash;
 pub mod layout;
 pub mod limits;
+pub mod mix;
 pub mod reasons;
 pub mod session;
 pub mod special;
 pub mod states;
 
+pub use address::*;
 pub use hash::*;
 pub use layout::*;
 pub use limits::*;
+pub use mix::{Mix, MixHasher};
 pub use reasons::*;
 pub use session::*;
 pub use special::*;

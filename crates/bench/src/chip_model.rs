@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `chip-plan` and `chip-lookup`: how long a plan takes, how fast packets go through the model's tables.
 use crate::{Context, Error, Goal, Report};
+use chip::model::alpm;
 use chip::model::key::{Address, BITS};
 use chip::model::routes::Routes;
 use chip::model::vms::{Form, Vms};
 use chip::model::workload::{address, Size, Workload};
-use chip::model::{alpm, rng::Rng};
 use chip::plan::{plan as make, Request};
 use chip::technique::Load;
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::SplitMix64;
 use std::time::Instant;
 
 fn tofino() -> Result<chip::Profile, Error> {
@@ -57,12 +59,12 @@ pub fn lookup(context: &Context) -> Result<Report, Error> {
     for (key, value) in &w.vms {
         vms.insert(*key, *value).map_err(Error::failed("the VM-NC table"))?;
     }
-    let mut rng = Rng::new(context.seed);
+    let mut rng = SplitMix64::seed_from_u64(context.seed);
     let packets: Vec<(Address, Address)> = (0..1_000_000)
         .map(|_| {
-            let r = &w.routes[rng.below(w.routes.len() as u64) as usize];
+            let r = &w.routes[rng.random_range(0..w.routes.len() as u64) as usize];
             let to = Address { vni: r.vni, v6: r.v6, addr: address(r.vni, r.v6, &mut rng) };
-            (to, w.vms[rng.below(w.vms.len() as u64) as usize].0)
+            (to, w.vms[rng.random_range(0..w.vms.len() as u64) as usize].0)
         })
         .collect();
     let rate = |routes: &Routes| {

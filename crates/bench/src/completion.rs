@@ -12,6 +12,8 @@ use crate::{cpu, linux, report, stats, Context, Error, Report};
 use figures::{Line, Plot};
 use node::states::MigrationView;
 use parking_lot::Mutex;
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::SplitMix64;
 use serde_json::json;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -198,11 +200,12 @@ fn tenants(side: &Side, work: impl Fn(u32) + Sync) -> Result<(), Error> {
 fn short(side: &Side, seed: u64) -> Result<Times, Error> {
     let times = Mutex::new(Times::default());
     tenants(side, |tenant| {
-        let mut random = crate::workload::Random(seed ^ u64::from(tenant) << 32);
+        let mut random = SplitMix64::seed_from_u64(seed ^ u64::from(tenant) << 32);
         let phase = Instant::now();
         while phase.elapsed() < PHASE {
-            std::thread::sleep(PAUSE.mul_f64(0.5 + f64::from(random.below(1000)) / 1e3));
-            let (server, bytes) = (TENANTS.server(tenant, random.below(TENANTS.servers)), 1000 + random.below(9001));
+            std::thread::sleep(PAUSE.mul_f64(0.5 + f64::from(random.random_range(0..1000u32)) / 1e3));
+            let (server, bytes) =
+                (TENANTS.server(tenant, random.random_range(0..TENANTS.servers)), 1000 + random.random_range(0..9001));
             let began = Instant::now();
             let done = flow(server, bytes);
             let took = done.as_ref().map_or(PATIENCE, |_| began.elapsed()).as_secs_f64() * 1e6;

@@ -7,9 +7,11 @@
 use crate::drive::{Driver, PACKETS};
 use crate::memory::MissCost;
 use crate::setup::BpfNode;
-use crate::workload::{write_ported, Random, Vm, Workload, FIRST_VNI, PACKET_SLOT};
+use crate::workload::{write_ported, Vm, Workload, FIRST_VNI, PACKET_SLOT};
 use crate::{cpu, report, stats, Context, Error, Goal, Report};
 use abi::{POLICY_EPOCH_SHIFT, POLICY_FILTER};
+use rand::{Rng, RngExt, SeedableRng};
+use rand_xoshiro::SplitMix64;
 use session::{Direction, L4View, NewSession, Options, Owner, PairKey, Tracker};
 use states::{Adopted, Backing, Key, Shared, Spec, TableKind, Timeouts};
 use std::net::{IpAddr, Ipv4Addr};
@@ -176,10 +178,10 @@ pub fn measure(context: &Context, node: &mut BpfNode, workload: &Workload, count
     context.say(&format!("xdp-filter: making {count} connections"));
     set_filtered(node, workload, true)?;
     fill(&tracker, (0..count).map(|n| connection(workload, n)), |vni| epoch_of(node, vni))?;
-    let mut random = Random(context.seed);
+    let mut random = SplitMix64::seed_from_u64(context.seed);
     let mut packets = vec![0u8; PACKETS * PACKET_SLOT];
     for slot in packets.chunks_exact_mut(PACKET_SLOT) {
-        connection(workload, random.below(count)).write(slot, random.below(2) as usize, random.word());
+        connection(workload, random.random_range(0..count)).write(slot, random.random_range(0..2), random.next_u64());
     }
     let bytes = tracker.stats().memory_bytes;
     let driver = Driver::new(&packets, bytes + node.table_bytes())?;

@@ -103,7 +103,7 @@ pub(crate) fn region(context: &Context) -> Workload {
 
 fn members(workload: &Workload) -> Vec<(u32, Arc<Vec<Member>>)> {
     let member = |v: &crate::workload::Vm| Member {
-        prefix: filter::Prefix { addr: IpAddr::V4(Ipv4Addr::from_bits(v.address)), len: 32 },
+        prefix: filter::Prefix::new_assert(IpAddr::V4(Ipv4Addr::from_bits(v.address)), 32),
         groups: vec![format!("g{}", v.vni - FIRST_VNI).into()],
     };
     let of = |vni: u32| workload.vms.iter().filter(|v| v.vni == vni).map(member).collect::<Vec<_>>();

@@ -2,9 +2,10 @@
 //! Flows of the kernel's TCP over the rig of a filter: a flow is a connection, a request for so many bytes, the bytes, and the end.
 use crate::inline::{become_an_end, InlineRig, Tenants};
 use crate::sizes::Sizes;
-use crate::workload::Random;
 use crate::Error;
 use parking_lot::Mutex;
+use rand::{Rng, SeedableRng};
+use rand_xoshiro::SplitMix64;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -107,8 +108,8 @@ pub struct Due {
 
 /// Flows of a distribution, none larger than `cap` bytes, that come by chance (Poisson), `rate` bytes a second in the mean, for a while.
 pub fn schedule(sizes: &Sizes, cap: f64, rate: f64, tenants: Tenants, length: Duration, seed: u64) -> Vec<Due> {
-    let mut random = Random(seed);
-    let mut unit = move || ((random.word() >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
+    let mut random = SplitMix64::seed_from_u64(seed);
+    let mut unit = move || ((random.next_u64() >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
     let gap = sizes.mean(cap) / rate;
     let (mut at, mut out) = (0.0, Vec::new());
     loop {

@@ -8,10 +8,10 @@ use crate::masquerade::start;
 use crate::netns::Netns;
 use crate::rig::{napi_thread, GATEWAY_CPU, TRAFFIC_CPU};
 use crate::{cpu, Error};
+use abi::Mac;
 use node::daemon::Running;
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
-use wire::Mac;
 
 /// Address of the client; a /16 of its own.
 pub const CLIENT: u32 = 0x0aff_0001;

@@ -8,10 +8,12 @@
 use crate::masquerade::start;
 use crate::netns::Netns;
 use crate::rig::{Frames, Side};
-use crate::workload::{write_ported, Random, Vm, Workload, PACKET_SLOT};
+use crate::workload::{write_ported, Vm, Workload, PACKET_SLOT};
 use crate::{cpu, linux, report, snapshot, stats, Context, Error, Goal, Report};
 use figures::{Line, Plot};
 use node::daemon::Running;
+use rand::{Rng, RngExt, SeedableRng};
+use rand_xoshiro::SplitMix64;
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -85,19 +87,19 @@ fn workload(seed: u64) -> Workload {
 }
 
 /// A pair of VMs and a source port that leaves room for 900 rounds before another template's.
-fn template(vms: &[Vm], n: usize, random: &mut Random) -> (Vm, Vm, u16) {
+fn template(vms: &[Vm], n: usize, random: &mut SplitMix64) -> (Vm, Vm, u16) {
     let from = vms[n % vms.len()];
-    let to = vms[(n + 1 + random.below(vms.len() as u32 - 1) as usize) % vms.len()];
+    let to = vms[(n + 1 + random.random_range(0..vms.len() - 1)) % vms.len()];
     (from, to, (1024 + n / vms.len() * 900) as u16)
 }
 
 /// SYNs to port 80.
 fn syns(vms: &[Vm], seed: u64) -> Vec<u8> {
-    let mut random = Random(seed ^ 0x5359_4e53);
+    let mut random = SplitMix64::seed_from_u64(seed ^ 0x5359_4e53);
     let mut memory = vec![0u8; TEMPLATES * PACKET_SLOT];
     for (n, slot) in memory.chunks_exact_mut(PACKET_SLOT).enumerate() {
         let (from, to, port) = template(vms, n, &mut random);
-        write_ported(slot, &from, to.address, (port, 80), random.word());
+        write_ported(slot, &from, to.address, (port, 80), random.next_u64());
         tcp_syn(&mut slot[64..]);
     }
     memory
@@ -118,11 +120,11 @@ fn tcp_syn(ip: &mut [u8]) {
 
 /// Permitted UDP packets of tenant two, the SYN templates' kind of pairs.
 fn permitted(vms: &[Vm], seed: u64) -> Vec<u8> {
-    let mut random = Random(seed ^ 0x5544_5053);
+    let mut random = SplitMix64::seed_from_u64(seed ^ 0x5544_5053);
     let mut memory = vec![0u8; PERMITTED * PACKET_SLOT];
     for (n, slot) in memory.chunks_exact_mut(PACKET_SLOT).enumerate() {
         let (from, to, port) = template(vms, n, &mut random);
-        write_ported(slot, &from, to.address, (port, 53), random.word());
+        write_ported(slot, &from, to.address, (port, 53), random.next_u64());
     }
     memory
 }

@@ -4,10 +4,10 @@
 use crate::rig::{Frames, Side};
 use crate::workload::{nc_address, plain, Workload, FIRST_VNI, GATEWAY_MAC, VTEP};
 use crate::{netns, Error};
+use abi::Mac;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
-use wire::Mac;
 
 const ROUTER: &str = "192.0.2.254";
 

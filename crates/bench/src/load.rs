@@ -98,7 +98,7 @@ const CHURN_COMMIT: u64 = 500;
 fn block_route(workload: &Workload, vpc: u32, on: bool) -> TenantChange {
     // A /32 in a /24 that the VPC does not use: no packet of the workload goes there.
     let network = workload.routes[vpc as usize * workload.routes.len() / workload.vpcs as usize].network;
-    let prefix = Prefix { addr: IpAddr::V4(Ipv4Addr::from_bits(network & 0xffff_0000 | 0xff01)), len: 32 };
+    let prefix = Prefix::new_assert(IpAddr::V4(Ipv4Addr::from_bits(network & 0xffff_0000 | 0xff01)), 32);
     let routes = match on {
         true => RoutesChange::Delta { remove: vec![], add: vec![Route { prefix, target: Target::Blackhole }] },
         false => RoutesChange::Delta { remove: vec![prefix], add: vec![] },
@@ -210,7 +210,7 @@ fn visibility(node: &mut BpfNode, workload: &Workload, context: &Context) -> Res
     let packet = workload.packets(1, 0, context.seed);
     let vni = u32::from_be_bytes([packet[46], packet[47], packet[48], packet[49]]) >> 8;
     let destination = Ipv4Addr::new(packet[80], packet[81], packet[82], packet[83]);
-    let prefix = Prefix { addr: destination.into(), len: 32 };
+    let prefix = Prefix::new_assert(destination.into(), 32);
     let start = Instant::now();
     // The time of the last change that was seen; odd and even counts tell which state was seen.
     let (seen, stop, watcher) = (AtomicU64::new(0), AtomicBool::new(false), AtomicI32::new(0));

@@ -11,9 +11,10 @@
 use crate::{cpu, stats, Context, Error, Goal, Report};
 use cache::batch::Batch;
 use cache::engine::{Engine, Kind, Setup};
-use cache::partition::splitmix;
 use cache::workload::{generate, models, rules, Locality, Packet, Parameters, Workload};
 use pipeline::{Conntrack, CtCall, Field, Key, Pipeline, Sink, Target};
+use rand::{Rng, SeedableRng};
+use rand_xoshiro::SplitMix64;
 use std::hint::black_box;
 use std::sync::Arc;
 
@@ -136,8 +137,8 @@ impl Rig {
 
     /// Lets headers come in random order.
     fn shuffle(&mut self, seed: u64) {
-        let (mut random, headers) = (seed, (self.headers.len() / self.words.len()) as u64);
-        self.order = (0..ROUND).map(|_| (splitmix(&mut random) % headers) as u32).collect();
+        let (mut random, headers) = (SplitMix64::seed_from_u64(seed), (self.headers.len() / self.words.len()) as u64);
+        self.order = (0..ROUND).map(|_| (random.next_u64() % headers) as u32).collect();
     }
 
     /// Lets headers come as a trace has them, as often as a round needs it; `places` are those of [`Rig::answered`].

@@ -2,7 +2,8 @@
 //! What a cache miss costs on this machine at this moment: printed beside the results that depend on it, since neighbours on the
 //! same host change it by a factor of two.
 use crate::cpu;
-use crate::workload::Random;
+use rand::{Rng, RngExt, SeedableRng};
+use rand_xoshiro::SplitMix64;
 
 /// Cost of random reads of whole cache lines on ordinary pages.
 #[derive(Clone, Copy, Debug)]
@@ -22,11 +23,11 @@ impl MissCost {
     pub fn measure(bytes: u64) -> MissCost {
         let lines = (bytes as usize / LINE).next_power_of_two();
         let mut memory = vec![0u64; lines * LINE / 8];
-        let mut random = Random(1);
+        let mut random = SplitMix64::seed_from_u64(1);
         // A cycle through all lines in random order (Sattolo), so that no read repeats soon.
         let mut order: Vec<u32> = (0..lines as u32).collect();
         for i in (1..lines).rev() {
-            order.swap(i, random.below(i as u32) as usize);
+            order.swap(i, random.random_range(0..i));
         }
         for i in 0..lines {
             memory[order[i] as usize * (LINE / 8)] = u64::from(order[(i + 1) % lines]);
@@ -42,7 +43,7 @@ impl MissCost {
         let time = cpu::thread_time();
         for _ in 0..READS / BATCH {
             for line in &mut ahead {
-                *line = random.word() as usize & (lines - 1);
+                *line = random.next_u64() as usize & (lines - 1);
                 cpu::prefetch(memory.as_ptr().wrapping_add(*line * (LINE / 8)).cast());
             }
             for line in ahead {
@@ -62,8 +63,8 @@ impl MissCost {
 /// what a packet costs at least that needs `width` lines and knows all of them from its headers.
 pub fn round_ns(bytes: u64, width: usize) -> f64 {
     let lines = (bytes as usize / LINE).next_power_of_two();
-    let mut random = Random(2);
-    let memory: Vec<u64> = (0..lines * LINE / 8).map(|_| random.word()).collect();
+    let mut random = SplitMix64::seed_from_u64(2);
+    let memory: Vec<u64> = (0..lines * LINE / 8).map(|_| random.next_u64()).collect();
     let mut at = 1u64;
     let rounds = READS as u64 / 8;
     let time = cpu::thread_time();

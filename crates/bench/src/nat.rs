@@ -8,11 +8,11 @@
 use crate::drive::{Driver, PACKETS};
 use crate::memory::MissCost;
 use crate::setup::BpfNode;
-use crate::workload::{
-    nc_address, Random, Vm, Workload, FIRST_VNI, GATEWAY_MAC, PACKET_SLOT, ROUTER_MAC, UPLINK_MAC, VTEP,
-};
+use crate::workload::{nc_address, Vm, Workload, FIRST_VNI, GATEWAY_MAC, PACKET_SLOT, ROUTER_MAC, UPLINK_MAC, VTEP};
 use crate::{cpu, report, stats, Context, Error, Goal, Report};
 use abi::{POLICY_EPOCH_SHIFT, POLICY_NAT};
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::SplitMix64;
 use session::{Direction, InnerKey, L4View, NewSession, Options, OuterKey, Owner, Tracker};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -204,8 +204,8 @@ pub fn measure(context: &Context, node: &mut BpfNode, workload: &Workload, count
     let policy = node.writer.policy(workload.vms[0].vni).unwrap_or(0);
     context.say(&format!("xdp-nat: making {count} sessions"));
     fill(&tracker, workload, count, (policy >> POLICY_EPOCH_SHIFT) as u16)?;
-    let mut random = Random(context.seed);
-    let chosen: Vec<Flow> = (0..PACKETS).map(|_| flow(workload, random.below(count))).collect();
+    let mut random = SplitMix64::seed_from_u64(context.seed);
+    let chosen: Vec<Flow> = (0..PACKETS).map(|_| flow(workload, random.random_range(0..count))).collect();
     let driver = NatDriver::new()?;
     let mut size = Size { outward: vec![], inward: vec![], nothing: vec![], bytes: tracker.stats().memory_bytes };
     let runs = PACKETS as u32;
@@ -239,7 +239,7 @@ pub fn measure(context: &Context, node: &mut BpfNode, workload: &Workload, count
 
 /// Gives every VPC of a node a way to the Internet.
 pub fn prepare(node: &mut BpfNode, workload: &Workload) -> Result<(), Error> {
-    let default = Prefix { addr: IpAddr::V4(Ipv4Addr::UNSPECIFIED), len: 0 };
+    let default = Prefix::new_assert(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
     let add = vec![Route { prefix: default, target: Target::Internet }];
     let vnis = FIRST_VNI..FIRST_VNI + workload.vpcs;
     let routes = RoutesChange::Delta { remove: Vec::new(), add };
@@ -248,7 +248,7 @@ pub fn prepare(node: &mut BpfNode, workload: &Workload) -> Result<(), Error> {
     node.writer.commit(&commit).map_err(Error::failed("a commit"))?;
     let served = vnis.filter(|vni| node.writer.set_policy(*vni, POLICY_NAT)).count();
     debug_assert_eq!(served, workload.vpcs as usize);
-    let public = Prefix { addr: IpAddr::V4(Ipv4Addr::from_bits(PUBLIC)), len: 24 };
+    let public = Prefix::new_assert(IpAddr::V4(Ipv4Addr::from_bits(PUBLIC)), 24);
     node.writer
         .set_public(&[PublicPrefix { prefix: public, accepts: false }])
         .map_err(Error::io("public addresses"))?;

@@ -7,10 +7,12 @@
 //! answer. Two whole nodes get the very same frames in turn.
 use crate::masquerade;
 use crate::rig::Side;
-use crate::workload::{Random, Workload, PACKET_SLOT};
+use crate::workload::{Workload, PACKET_SLOT};
 use crate::{report, stats, Context, Error, Report};
 use node::daemon::Running;
 use node::sessions::{SessionQuery, Shares};
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::SplitMix64;
 use std::time::Duration;
 
 const STREAMS: usize = 4096;
@@ -22,7 +24,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// A round of packets: each of a stream drawn by its length.
 fn round(workload: &Workload, seed: u64) -> Vec<u8> {
-    let mut random = Random(seed ^ 0x4649_4722);
+    let mut random = SplitMix64::seed_from_u64(seed ^ 0x4649_4722);
     let first = workload.packets_to_internet(seed);
     let weights: Vec<f64> = (1..=STREAMS).map(|n| 1.0 / n as f64).collect();
     let sum: f64 = weights.iter().sum();
@@ -34,7 +36,7 @@ fn round(workload: &Workload, seed: u64) -> Vec<u8> {
     let step = workload.vms.len() / STREAMS;
     let mut memory = Vec::with_capacity(ROUND * PACKET_SLOT);
     for _ in 0..ROUND {
-        let x = random.below(u32::MAX) as f64 / f64::from(u32::MAX);
+        let x = random.random::<f64>();
         let stream = ends.partition_point(|end| *end < x).min(STREAMS - 1);
         memory.extend_from_slice(&first[stream * step * PACKET_SLOT..][..PACKET_SLOT]);
     }

@@ -7,8 +7,10 @@
 use crate::filter::{epoch_of, fill, set_filtered, Connection};
 use crate::rig::{Interval, Side};
 use crate::setup::{self, BpfNode};
-use crate::workload::{Random, Workload, PACKET_SLOT};
+use crate::workload::{Workload, PACKET_SLOT};
 use crate::{linux, report, stats, Context, Error, Goal, Report};
+use rand::{Rng, RngExt, SeedableRng};
+use rand_xoshiro::SplitMix64;
 use session::{Options, Tracker};
 use std::time::Duration;
 
@@ -23,12 +25,12 @@ const LIMIT: Duration = Duration::from_secs(60);
 
 /// Connections between distinct VMs of the same VPC; `round` moves the ports of both ends.
 fn connections(workload: &Workload, seed: u64) -> Vec<Connection> {
-    let mut random = Random(seed ^ 0x6e66_7463);
+    let mut random = SplitMix64::seed_from_u64(seed ^ 0x6e66_7463);
     let pairs = workload.vms.chunks_exact(2).take(PAIRS as usize);
     pairs
         .map(|p| Connection {
             ends: [p[0], p[1]],
-            ports: [1024 + random.below(30_000) as u16, 443 + random.below(20_000) as u16],
+            ports: [1024 + random.random_range(0..30_000u16), 443 + random.random_range(0..20_000u16)],
         })
         .collect()
 }
@@ -39,15 +41,15 @@ fn of_round(c: &Connection, round: u64) -> Connection {
 
 /// A packet of each, and behind it its answer; a seeded order.
 fn packets(connections: &[Connection], seed: u64) -> Vec<u8> {
-    let mut random = Random(seed ^ 0x7061_6972);
+    let mut random = SplitMix64::seed_from_u64(seed ^ 0x7061_6972);
     let mut order: Vec<u32> = (0..connections.len() as u32).collect();
     for n in 0..order.len() {
-        order.swap(n, n + random.below((connections.len() - n) as u32) as usize);
+        order.swap(n, n + random.random_range(0..connections.len() - n));
     }
     let mut memory = vec![0u8; connections.len() * 2 * PACKET_SLOT];
     for (slots, n) in memory.chunks_exact_mut(2 * PACKET_SLOT).zip(order) {
         for (sender, slot) in slots.chunks_exact_mut(PACKET_SLOT).enumerate() {
-            connections[n as usize].write(slot, sender, random.word());
+            connections[n as usize].write(slot, sender, random.next_u64());
         }
     }
     memory

@@ -29,7 +29,7 @@ const FIRST_PUBLIC: u32 = 0x6440_0000;
 /// A gateway whose VPCs go to the Internet over one pool of 65,536 addresses.
 fn internet(workload: &Workload, connections: u32, salt: u64) -> Result<(Writer, Arc<Connections>), Error> {
     let (mut writer, _) = setup::heap(workload)?;
-    let route = Route { prefix: Prefix { addr: Ipv4Addr::UNSPECIFIED.into(), len: 0 }, target: Target::Internet };
+    let route = Route { prefix: Prefix::new_assert(Ipv4Addr::UNSPECIFIED.into(), 0), target: Target::Internet };
     let tenants = (0..VPCS).map(|vpc| TenantChange {
         vni: FIRST_VNI + vpc,
         routes: RoutesChange::Delta { remove: vec![], add: vec![route] },
@@ -43,7 +43,7 @@ fn internet(workload: &Workload, connections: u32, salt: u64) -> Result<(Writer,
     let nexthop = writer.set_nexthop(&spec).map_err(Error::io("writing a next hop"))?;
     let group = writer.set_group(None, &[nexthop]).map_err(Error::io("writing a group"))?;
     writer.set_internet(Some(group), None);
-    let public = Prefix { addr: Ipv4Addr::from_bits(FIRST_PUBLIC).into(), len: 16 };
+    let public = Prefix::new_assert(Ipv4Addr::from_bits(FIRST_PUBLIC).into(), 16);
     writer
         .set_public(&[PublicPrefix { prefix: public, accepts: false }])
         .map_err(Error::io("writing public addresses"))?;

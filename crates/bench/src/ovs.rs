@@ -9,6 +9,7 @@
 use crate::netns::{run, Netns};
 use crate::workload::{nc_address, Workload, GATEWAY_MAC, ROUTER_MAC, UPLINK_MAC, VTEP};
 use crate::{cpu, Context, Error};
+use abi::Mac;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
@@ -17,7 +18,6 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use wire::Mac;
 
 const VSWITCHD: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";

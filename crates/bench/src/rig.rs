@@ -143,7 +143,7 @@ impl Side {
         ))?;
         for (ns, device, mac) in [(&*gateway, &port, UPLINK_MAC), (&outside, &far, ROUTER_MAC)] {
             ns.shell("echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6; echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6")?;
-            ns.ip(&format!("link set {device} address {} up", wire::Mac(mac)))?;
+            ns.ip(&format!("link set {device} address {} up", abi::Mac(mac)))?;
         }
         let mut traffic = Traffic::load()?;
         traffic.fill(packets, None);

@@ -52,7 +52,7 @@ pub fn tenants(workload: &Workload, vpcs: std::ops::Range<u32>) -> Vec<TenantCha
 }
 
 fn route(r: &crate::workload::Route) -> Route {
-    Route { prefix: Prefix { addr: v4(r.network), len: r.length }, target: r.peer.map_or(Target::Local, Target::Peer) }
+    Route { prefix: Prefix::new_assert(v4(r.network), r.length), target: r.peer.map_or(Target::Local, Target::Peer) }
 }
 
 /// Counters of a running node.

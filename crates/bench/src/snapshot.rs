@@ -2,13 +2,13 @@
 //! A workload as an operator has it: documents in NDJSON, and the binary snapshot; and from there into the tables.
 use crate::workload::{nc_address, Workload, FIRST_VNI, GATEWAY_MAC, VTEP};
 use crate::{setup, Error};
+use abi::Mac;
 use compile::Compile;
 use model::{Documents, Model};
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::Instant;
-use wire::Mac;
 use xdp::XdpEngine;
 
 fn document(out: &mut String, kind: &str, name: Option<&str>, spec: std::fmt::Arguments) {

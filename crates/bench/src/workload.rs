@@ -7,27 +7,9 @@
 //! Packets: the tenant uniformly at random, the sender any of its VMs, the destination any VM of the tenant or, for a share of
 //! the packets (20% unless said otherwise: two of ten routes), any VM of its peers. Nothing is skewed: no cache helps.
 
+use rand::{Rng, RngExt, SeedableRng};
+use rand_xoshiro::SplitMix64;
 use std::collections::HashSet;
-
-/// The generator of every workload (SplitMix64): the same seed gives the same workload on every machine.
-#[derive(Clone, Debug)]
-pub struct Random(pub u64);
-
-impl Random {
-    /// The next 64 bits.
-    pub fn word(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `bound` (which is not 0).
-    pub fn below(&mut self, bound: u32) -> u32 {
-        (((self.word() >> 32) * u64::from(bound)) >> 32) as u32
-    }
-}
 
 /// The gateway's tunnel address: 192.0.2.1.
 pub const VTEP: u32 = 0xC000_0201;
@@ -100,7 +82,7 @@ fn block(vpc: u32) -> u32 {
 impl Workload {
     /// The *region* workload of `vpcs` VPCs (a multiple of four) with `vms` VMs each.
     pub fn region(vpcs: u32, vms: u32, ncs: u32, seed: u64) -> Workload {
-        let mut random = Random(seed);
+        let mut random = SplitMix64::seed_from_u64(seed);
         let mut w = Workload { vpcs, ncs, vms: Vec::new(), routes: Vec::new() };
         for vpc in 0..vpcs {
             let vni = FIRST_VNI + vpc;
@@ -112,9 +94,14 @@ impl Workload {
             }
             let mut taken = HashSet::new();
             while taken.len() < vms as usize {
-                let address = block(vpc) | random.below(SUBNETS) * 29 << 8 | 2 + random.below(250);
+                let address = block(vpc) | random.random_range(0..SUBNETS) * 29 << 8 | 2 + random.random_range(0..250);
                 if taken.insert(address) {
-                    w.vms.push(Vm { vni, address, mac: 0x0200_0000_0000 | w.vms.len() as u64, nc: random.below(ncs) });
+                    w.vms.push(Vm {
+                        vni,
+                        address,
+                        mac: 0x0200_0000_0000 | w.vms.len() as u64,
+                        nc: random.random_range(0..ncs),
+                    });
                 }
             }
         }
@@ -132,7 +119,7 @@ impl Workload {
     }
 
     fn ranges(vpcs: u32, vms: u32, ncs: u32, seed: u64, range: impl Fn(u32) -> u32) -> Workload {
-        let mut random = Random(seed);
+        let mut random = SplitMix64::seed_from_u64(seed);
         let mut w = Workload { vpcs, ncs, vms: Vec::new(), routes: Vec::new() };
         let length = 32 - (vms.next_power_of_two().trailing_zeros() as u8);
         for vni in FIRST_VNI..FIRST_VNI + vpcs {
@@ -140,7 +127,7 @@ impl Workload {
             w.routes.push(Route { vni, network, length, peer: None });
             for n in 0..vms {
                 let mac = 0x0200_0000_0000 | w.vms.len() as u64;
-                w.vms.push(Vm { vni, address: network + n, mac, nc: random.below(ncs) });
+                w.vms.push(Vm { vni, address: network + n, mac, nc: random.random_range(0..ncs) });
             }
         }
         w
@@ -160,57 +147,57 @@ impl Workload {
 
     /// `count` packets, one a slot of [`PACKET_SLOT`] bytes; `peer_share` of 100 go to peers.
     pub fn packets(&self, count: usize, peer_share: u32, seed: u64) -> Vec<u8> {
-        let mut random = Random(seed ^ 0x5041_434B_4554_5300);
+        let mut random = SplitMix64::seed_from_u64(seed ^ 0x5041_434B_4554_5300);
         let mut memory = vec![0u8; count * PACKET_SLOT];
         for slot in memory.chunks_exact_mut(PACKET_SLOT) {
-            let vpc = random.below(self.vpcs);
-            let target = match random.below(100) < peer_share {
+            let vpc = random.random_range(0..self.vpcs);
+            let target = match random.random_range(0..100) < peer_share {
                 true => {
                     let peers = self.peers(vpc);
-                    peers[random.below(peers.len() as u32) as usize]
+                    peers[random.random_range(0..peers.len())]
                 }
                 false => vpc,
             };
-            let pick = |vms: &[Vm], random: &mut Random| vms[random.below(vms.len() as u32) as usize];
+            let pick = |vms: &[Vm], random: &mut SplitMix64| vms[random.random_range(0..vms.len())];
             let from = pick(self.vms_of(vpc), &mut random);
             let to = pick(self.vms_of(target), &mut random);
-            write_frame(slot, &from, to.address, random.word());
+            write_frame(slot, &from, to.address, random.next_u64());
         }
         memory
     }
 
     /// One packet from each VM, VPC after VPC, the VMs of a VPC side by side.
     pub fn packets_from_each(&self, seed: u64) -> Vec<u8> {
-        let mut random = Random(seed ^ 0x4541_4348);
+        let mut random = SplitMix64::seed_from_u64(seed ^ 0x4541_4348);
         let mut memory = vec![0u8; self.vms.len() * PACKET_SLOT];
         for (slot, from) in memory.chunks_exact_mut(PACKET_SLOT).zip(&self.vms) {
-            write_frame(slot, from, from.address, random.word());
+            write_frame(slot, from, from.address, random.next_u64());
         }
         memory
     }
 
     /// One packet from each VM to an Internet address, VPC after VPC.
     pub fn packets_to_internet(&self, seed: u64) -> Vec<u8> {
-        let mut random = Random(seed ^ 0x494E_5445_524E);
+        let mut random = SplitMix64::seed_from_u64(seed ^ 0x494E_5445_524E);
         let mut memory = vec![0u8; self.vms.len() * PACKET_SLOT];
         for (slot, from) in memory.chunks_exact_mut(PACKET_SLOT).zip(&self.vms) {
-            write_frame(slot, from, 0x0800_0000 | random.below(1 << 24), random.word());
+            write_frame(slot, from, 0x0800_0000 | random.random_range(0..1 << 24), random.next_u64());
         }
         memory
     }
 
     /// `count` packets to different destinations (`count` ≤ VMs), each VPC's own.
     pub fn distinct_packets(&self, count: usize, seed: u64) -> Vec<u8> {
-        let mut random = Random(seed ^ 0x4449_5354_494E_4354);
+        let mut random = SplitMix64::seed_from_u64(seed ^ 0x4449_5354_494E_4354);
         let mut order: Vec<u32> = (0..self.vms.len() as u32).collect();
         let mut memory = vec![0u8; count * PACKET_SLOT];
         for (n, slot) in memory.chunks_exact_mut(PACKET_SLOT).enumerate() {
-            let other = n + random.below((order.len() - n) as u32) as usize;
+            let other = n + random.random_range(0..order.len() - n);
             order.swap(n, other);
             let to = self.vms[order[n] as usize];
             let mates = self.vms_of(to.vni - FIRST_VNI);
-            let from = mates[random.below(mates.len() as u32) as usize];
-            write_frame(slot, &from, to.address, random.word());
+            let from = mates[random.random_range(0..mates.len())];
+            write_frame(slot, &from, to.address, random.next_u64());
         }
         memory
     }

@@ -52,8 +52,9 @@
 //! A new plan of factors gives traversals other identities, so that the model takes all of them for new and would excuse any miss. For two epochs
 //! it is therefore held to what it missed in the last steady epoch, if that is less.
 use crate::ghost::Ghost;
-use crate::partition::splitmix;
 use crate::words::{filled, Taken};
+use rand::{Rng, SeedableRng};
+use rand_xoshiro::SplitMix64;
 use std::collections::HashMap;
 
 /// One in so many traversals is in the sample.
@@ -111,8 +112,7 @@ impl Account {
 /// Whether a traversal of this identity is in the sample.
 #[inline]
 pub(crate) fn in_sample(id: u64) -> bool {
-    let mut state = id;
-    splitmix(&mut state).is_multiple_of(SAMPLE)
+    SplitMix64::seed_from_u64(id).next_u64().is_multiple_of(SAMPLE)
 }
 
 /// What becomes of a hit.
@@ -184,7 +184,7 @@ pub struct Adaptive {
     /// There were more misses of late than the model's.
     behind: bool,
     penalised: bool,
-    random: u64,
+    random: SplitMix64,
     /// How often everything was cached whole as a penalty.
     pub penalties: u64,
 }
@@ -215,7 +215,7 @@ impl Adaptive {
             debt: -START * epoch as f64,
             behind: false,
             penalised: false,
-            random: seed,
+            random: SplitMix64::seed_from_u64(seed),
             penalties: 0,
         }
     }
@@ -319,7 +319,7 @@ impl Adaptive {
     /// A number by which hits are drawn for [`Adaptive::expect`].
     #[inline]
     pub fn draw(&mut self) -> u64 {
-        splitmix(&mut self.random)
+        self.random.next_u64()
     }
 
     /// Says of each of 64 hits whether it refreshes the model of segments: one in [`REFRESH`] does.
@@ -466,26 +466,23 @@ mod tests {
     #[test]
     fn a_way_whose_segments_are_not_shared_is_cached_whole_under_pressure_and_a_shared_one_is_cut() {
         let mut adaptive = Adaptive::new(1000, 1);
-        let mut random = 5u64;
+        let mut random = SplitMix64::seed_from_u64(5);
         let (mut alone, mut shared) = (false, true);
         for _ in 0..40_000 {
             // Way 1: 4 segments a traversal, nothing shared, 3000 traversals come back at random. Way 2: 20 × 20 × 20 combinations.
-            let a = splitmix(&mut random) % 3000;
+            let a = random.next_u64() % 3000;
             alone = adaptive.miss(1, 1 << 40 | a, &[1 << 50 | a, 2 << 50 | a, 3 << 50 | a, 4 << 50 | a]);
             adaptive.evicted(if alone { 1 } else { 4 });
-            let b = [
-                7 << 50 | splitmix(&mut random) % 20,
-                8 << 50 | splitmix(&mut random) % 20,
-                9 << 50 | splitmix(&mut random) % 20,
-            ];
+            let b =
+                [7 << 50 | random.next_u64() % 20, 8 << 50 | random.next_u64() % 20, 9 << 50 | random.next_u64() % 20];
             if b.iter().all(|p| adaptive.segments.holds(*p)) {
-                let id = splitmix(&mut random);
+                let id = random.next_u64();
                 let draw = adaptive.draw();
                 let expected = Adaptive::expect(id, draw);
                 adaptive.hit(|| 2, id, expected, b.into_iter());
                 adaptive.lookups_done(1);
             } else {
-                shared = adaptive.miss(2, splitmix(&mut random), &b);
+                shared = adaptive.miss(2, random.next_u64(), &b);
             }
         }
         assert!(adaptive.pressure() > 0.1, "{}", adaptive.pressure());

@@ -13,11 +13,12 @@
 //! Ways that a longer entry shadows are counted; so are ways of unreachable packets, as for every cache. A whole traversal in an adaptive cache all of
 //! whose segments are there is no way more than they form.
 use crate::ltm::Ltm;
-use crate::partition::splitmix;
 use crate::segment::{Entry, Next, Nobody, TagList};
 use crate::table::{Sparse, Tag};
 use crate::words::{mix, WORDS};
 use pipeline::{Key, Machine, Mask, Op};
+use rand::{Rng, SeedableRng};
+use rand_xoshiro::SplitMix64;
 use std::collections::{HashMap, HashSet};
 
 /// How many ways.
@@ -301,7 +302,7 @@ impl Counter<'_> {
 
     fn estimate(&self, start: Tag, over: &mut dyn FnMut() -> bool, seed: u64) -> PathCount {
         let (mut sum, mut squares, mut samples) = (0.0f64, 0.0f64, 0u64);
-        let mut random = seed;
+        let mut random = SplitMix64::seed_from_u64(seed);
         while samples < SAMPLES_MIN || !over() {
             let (mut known, mut product) = (Known::nothing(), 1.0f64);
             let mut at = Place { stage: 0, tag: start, left: TagList::default() };
@@ -311,7 +312,7 @@ impl Counter<'_> {
                     break 0.0;
                 }
                 product *= all.len() as f64;
-                let (k, n) = all[(splitmix(&mut random) % all.len() as u64) as usize];
+                let (k, n) = all[(random.next_u64() % all.len() as u64) as usize];
                 let node = &self.nodes[self.cache.table_of(k)][&at.tag][n];
                 match at.after(k, node.entry.action.next) {
                     None => break product,

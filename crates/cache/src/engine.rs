@@ -20,32 +20,17 @@ use pipeline::{
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// Which cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Kind {
-    /// One entry a packet header.
-    Exact,
-    /// One entry a traversal.
-    Megaflow,
-    /// One entry a segment.
-    Gigaflow,
-    /// By what traffic shows.
-    Adaptive,
-}
-
-impl Kind {
-    /// All of them.
-    pub const ALL: [Kind; 4] = [Kind::Exact, Kind::Megaflow, Kind::Gigaflow, Kind::Adaptive];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Kind::Exact => "exact",
-            Kind::Megaflow => "megaflow",
-            Kind::Gigaflow => "gigaflow",
-            Kind::Adaptive => "adaptive",
-        }
+named! {
+    /// Which cache.
+    pub enum Kind {
+        /// One entry a packet header.
+        Exact = "exact",
+        /// One entry a traversal.
+        Megaflow = "megaflow",
+        /// One entry a segment.
+        Gigaflow = "gigaflow",
+        /// By what traffic shows.
+        Adaptive = "adaptive",
     }
 }
 

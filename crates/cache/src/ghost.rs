@@ -174,7 +174,8 @@ impl Ghost {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::partition::splitmix;
+    use rand::{Rng, SeedableRng};
+    use rand_xoshiro::SplitMix64;
 
     #[test]
     fn a_ghost_is_a_least_recently_used_set() {
@@ -190,16 +191,16 @@ mod tests {
     fn a_ghost_equals_a_list_under_random_use() {
         let seed = std::env::var("TUNNY_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
         for seed in seed..seed + 4 {
-            let mut random = seed;
-            let limit = 1 + (splitmix(&mut random) % 200) as usize;
+            let mut random = SplitMix64::seed_from_u64(seed);
+            let limit = 1 + (random.next_u64() % 200) as usize;
             let mut ghost = Ghost::new(limit);
             // From the oldest to the newest.
             let mut list: Vec<u64> = Vec::new();
             for step in 0..6_000 {
-                let id = splitmix(&mut random) % (2 * limit as u64) << (seed % 60);
+                let id = random.next_u64() % (2 * limit as u64) << (seed % 60);
                 let there = list.iter().position(|x| *x == id);
                 let what = format!("seed {seed}, step {step}");
-                match splitmix(&mut random) % 3 {
+                match random.next_u64() % 3 {
                     0 => assert_eq!(ghost.holds(id), there.is_some(), "{what}"),
                     1 => {
                         assert_eq!(ghost.refresh(id), there.is_some(), "{what}");

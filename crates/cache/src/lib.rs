@@ -9,6 +9,30 @@
 //! No I/O and no clock: time and randomness come in as arguments.
 #![forbid(unsafe_code)]
 
+/// An enumeration with its values and their names.
+macro_rules! named {
+    ($(#[$doc:meta])* pub enum $enum:ident { $($(#[$of:meta])* $value:ident = $name:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+        #[serde(rename_all = "kebab-case")]
+        pub enum $enum {
+            $($(#[$of])* $value,)*
+        }
+
+        impl $enum {
+            /// All of them.
+            pub const ALL: [$enum; [$($name),*].len()] = [$($enum::$value),*];
+
+            /// Its name.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $($enum::$value => $name,)*
+                }
+            }
+        }
+    };
+}
+
 pub mod adaptive;
 pub mod batch;
 pub mod compare;

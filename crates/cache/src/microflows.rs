@@ -411,7 +411,8 @@ fn masked(key: &Words, (word, mask): (u8, u64)) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::partition::splitmix;
+    use rand::{Rng, SeedableRng};
+    use rand_xoshiro::SplitMix64;
 
     fn generations(n: u64) -> Generations {
         let mut generations = Generations::default();
@@ -534,9 +535,9 @@ mod tests {
     #[test]
     fn headers_of_any_length_are_kept_whole_and_it_never_grows() {
         let mut microflows = Microflows::new(1, 8, 3);
-        let mut random = 1;
+        let mut random = SplitMix64::seed_from_u64(1);
         for n in 0..10_000 {
-            let key: Words = std::array::from_fn(|_| splitmix(&mut random));
+            let key: Words = std::array::from_fn(|_| random.next_u64());
             let mut depends = [0; WORDS];
             depends[n as usize % WORDS] = !0;
             microflows.learn(&Key(key), &[(0, 7), (0, 6)], &depends, generations(n), false);

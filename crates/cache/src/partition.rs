@@ -20,6 +20,8 @@
 //! Cost: O(N³·K) steps, once a way, and again while tables still show new fields; a slow-path pass pays for a hash of N words and one
 //! look at the fields that the way's blocks are known to consult.
 use crate::words::Taken;
+use rand::{Rng, SeedableRng};
+use rand_xoshiro::SplitMix64;
 use std::collections::HashMap;
 
 /// A set of packet fields, one bit a field.
@@ -211,11 +213,11 @@ pub fn one_to_one(n: usize, k: usize) -> Ends {
 }
 
 /// Cuts drawn by `random`, a stream of random numbers: as many segments as there are tables.
-pub fn random(n: usize, k: usize, random: &mut dyn FnMut() -> u64) -> Ends {
+pub fn random(n: usize, k: usize, random: &mut SplitMix64) -> Ends {
     let cuts = k.clamp(1, n.max(1)) - 1;
     let mut places: Vec<usize> = (1..n).collect();
     for i in 0..cuts {
-        let j = i + (random() % (places.len() - i) as u64) as usize;
+        let j = i + (random.next_u64() % (places.len() - i) as u64) as usize;
         places.swap(i, j);
     }
     places.truncate(cuts);
@@ -224,32 +226,17 @@ pub fn random(n: usize, k: usize, random: &mut dyn FnMut() -> u64) -> Ends {
     places
 }
 
-/// How traversals are cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Strategy {
-    /// At random places, drawn once for each class of traversals.
-    Random,
-    /// One segment a lookup.
-    OneToOne,
-    /// [`disjoint`].
-    Disjoint,
-    /// In hindsight: the cuts with the fewest distinct segments over the whole trace, one choice a class.
-    Optimal,
-}
-
-impl Strategy {
-    /// All of them.
-    pub const ALL: [Strategy; 4] = [Strategy::Random, Strategy::OneToOne, Strategy::Disjoint, Strategy::Optimal];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Strategy::Random => "random",
-            Strategy::OneToOne => "one to one",
-            Strategy::Disjoint => "disjoint",
-            Strategy::Optimal => "optimal",
-        }
+named! {
+    /// How traversals are cut.
+    pub enum Strategy {
+        /// At random places, drawn once for each class of traversals.
+        Random = "random",
+        /// One segment a lookup.
+        OneToOne = "one to one",
+        /// [`disjoint`].
+        Disjoint = "disjoint",
+        /// In hindsight: the cuts with the fewest distinct segments over the whole trace, one choice a class.
+        Optimal = "optimal",
     }
 }
 
@@ -269,7 +256,7 @@ struct Cut {
 pub struct Partitions {
     key: Vec<u64>,
     strategy: Strategy,
-    random: u64,
+    random: SplitMix64,
     limit: usize,
     fields: HashMap<u64, Fields, Taken>,
     /// Where a way, with the number of segments after it, stands in `cuts`.
@@ -283,7 +270,16 @@ impl Partitions {
     /// forgotten together (traffic chooses the ways, so they may not grow without limit).
     pub fn new(strategy: Strategy, seed: u64, limit: usize) -> Partitions {
         let (fields, places, given) = (HashMap::default(), HashMap::default(), HashMap::new());
-        Partitions { key: Vec::new(), strategy, random: seed, limit, fields, places, cuts: Vec::new(), given }
+        Partitions {
+            key: Vec::new(),
+            strategy,
+            random: SplitMix64::seed_from_u64(seed),
+            limit,
+            fields,
+            places,
+            cuts: Vec::new(),
+            given,
+        }
     }
 
     /// Cuts known beforehand, for [`Strategy::Optimal`].
@@ -335,21 +331,12 @@ impl Partitions {
     fn find(&mut self, blocks: &[u64], fields: &[Fields], k: usize) -> Ends {
         let n = fields.len();
         match self.strategy {
-            Strategy::Random => random(n, k, &mut || splitmix(&mut self.random)),
+            Strategy::Random => random(n, k, &mut self.random),
             Strategy::OneToOne => one_to_one(n, k),
             Strategy::Disjoint => disjoint(fields, k),
             Strategy::Optimal => self.given.get(blocks).cloned().unwrap_or_else(|| disjoint(fields, k)),
         }
     }
-}
-
-/// The next number of a SplitMix64 stream: for choices whose only need is a seed.
-pub fn splitmix(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]
@@ -381,14 +368,13 @@ mod tests {
 
     #[test]
     fn the_partition_is_optimal_for_up_to_12_lookups() {
-        let mut state = 20_261_121u64;
+        let mut state = SplitMix64::seed_from_u64(20_261_121);
         for round in 0..400 {
-            let n = 1 + (splitmix(&mut state) % 12) as usize;
-            let k = 1 + (splitmix(&mut state) % 5) as usize;
-            let kinds = 1 + splitmix(&mut state) % 7;
-            let lookups: Vec<Fields> = (0..n)
-                .map(|_| (0..splitmix(&mut state) % 3).fold(0, |f, _| f | 1 << (splitmix(&mut state) % kinds)))
-                .collect();
+            let n = 1 + (state.next_u64() % 12) as usize;
+            let k = 1 + (state.next_u64() % 5) as usize;
+            let kinds = 1 + state.next_u64() % 7;
+            let lookups: Vec<Fields> =
+                (0..n).map(|_| (0..state.next_u64() % 3).fold(0, |f, _| f | 1 << (state.next_u64() % kinds))).collect();
             let got = disjoint(&lookups, k);
             let best = all_partitions(n, k).iter().map(|ends| worth(&lookups, ends)).max().unwrap();
             assert_eq!(worth(&lookups, &got), best, "round {round}: {lookups:?} into {k}: {got:?}");
@@ -408,10 +394,10 @@ mod tests {
 
     #[test]
     fn random_and_one_to_one_cover_everything() {
-        let mut state = 7u64;
+        let mut state = SplitMix64::seed_from_u64(7);
         for n in 1..20 {
             for k in 1..6 {
-                let ends = random(n, k, &mut || splitmix(&mut state));
+                let ends = random(n, k, &mut state);
                 assert_eq!((ends.len(), ends.last()), (k.min(n), Some(&n)), "{ends:?}");
                 assert!(ends.windows(2).all(|w| w[0] < w[1]));
                 assert_eq!(one_to_one(n, k).last(), Some(&n));
@@ -422,23 +408,23 @@ mod tests {
     #[test]
     fn ways_are_cut_as_if_nothing_were_remembered() {
         // Ways through 12 tables whose lookups consult now more, now less; few ways are kept, so all are forgotten now and then.
-        let mut state = 77u64;
+        let mut state = SplitMix64::seed_from_u64(77);
         let (mut kept, mut seen) = (Partitions::new(Strategy::Disjoint, 1, 9), HashMap::<u64, Fields>::new());
         let mut cuts = std::collections::HashSet::new();
         for round in 0..4_000 {
             if round % 100 == 0 {
                 (kept, seen) = (Partitions::new(Strategy::Disjoint, 1, 9), HashMap::new());
             }
-            let table_path = splitmix(&mut state) % 30;
-            let mut of_path = table_path;
-            let blocks: Vec<u64> = (0..12).filter(|_| !splitmix(&mut of_path).is_multiple_of(3)).collect();
+            let table_path = state.next_u64() % 30;
+            let mut of_path = SplitMix64::seed_from_u64(table_path);
+            let blocks: Vec<u64> = (0..12).filter(|_| !of_path.next_u64().is_multiple_of(3)).collect();
             let consulted = |block: &u64| {
-                let mut of_block = *block;
-                let most = (0..3).fold(0, |f, _| f | 1 << (splitmix(&mut of_block) % 9));
-                most & splitmix(&mut state) & splitmix(&mut state)
+                let mut of_block = SplitMix64::seed_from_u64(*block);
+                let most = (0..3).fold(0, |f, _| f | 1 << (of_block.next_u64() % 9));
+                most & state.next_u64() & state.next_u64()
             };
             let fields: Vec<Fields> = blocks.iter().map(consulted).collect();
-            let k = 1 + (splitmix(&mut state) % 4) as usize;
+            let k = 1 + (state.next_u64() % 4) as usize;
             let mut all = Vec::new();
             for (block, here) in blocks.iter().zip(&fields) {
                 *seen.entry(*block).or_insert(0) |= here;

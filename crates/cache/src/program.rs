@@ -310,8 +310,9 @@ impl Shortener {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::partition::splitmix;
     use pipeline::{CtCall, Sink, Target};
+    use rand::{Rng, SeedableRng};
+    use rand_xoshiro::SplitMix64;
     use std::sync::Arc;
 
     #[derive(Debug, Default, PartialEq)]
@@ -332,20 +333,20 @@ mod tests {
     }
 
     /// Few places, so that they meet.
-    fn place(random: &mut u64, bits: u8) -> Subfield {
+    fn place(random: &mut SplitMix64, bits: u8) -> Subfield {
         let fields = [Field::Reg0, Field::Reg1, Field::InPort, Field::EthDst, Field::NwTtl, Field::CtMark];
-        let field = fields[(splitmix(random) % 6) as usize];
+        let field = fields[(random.next_u64() % 6) as usize];
         let bits = bits.min(field.info().bits);
         let room = field.info().bits - bits;
-        Subfield { field, offset: if room == 0 { 0 } else { (splitmix(random) % 3) as u8 * (room / 2) }, bits }
+        Subfield { field, offset: if room == 0 { 0 } else { (random.next_u64() % 3) as u8 * (room / 2) }, bits }
     }
 
-    fn program(random: &mut u64) -> Vec<Op> {
+    fn program(random: &mut SplitMix64) -> Vec<Op> {
         let (mut ops, mut depth, mut saved) = (Vec::new(), 0, Vec::new());
-        for _ in 0..splitmix(random) % 40 {
-            let bits = [1, 8, 16, 32][(splitmix(random) % 4) as usize];
-            match splitmix(random) % 16 {
-                0..=4 => Op::set(place(random, bits), u128::from(splitmix(random) & 3), &mut ops),
+        for _ in 0..random.next_u64() % 40 {
+            let bits = [1, 8, 16, 32][(random.next_u64() % 4) as usize];
+            match random.next_u64() % 16 {
+                0..=4 => Op::set(place(random, bits), u128::from(random.next_u64() & 3), &mut ops),
                 5 | 6 => ops.push(Op::Move { from: place(random, bits), to: place(random, bits) }),
                 7 | 8 => {
                     depth += 1;
@@ -358,7 +359,7 @@ mod tests {
                         Op::Push(from) => Some(*from),
                         _ => None,
                     });
-                    let to = from.filter(|_| !splitmix(random).is_multiple_of(4)).unwrap_or(place(random, bits));
+                    let to = from.filter(|_| !random.next_u64().is_multiple_of(4)).unwrap_or(place(random, bits));
                     ops.push(Op::Pop(to));
                 }
                 11 => {
@@ -371,12 +372,12 @@ mod tests {
                         ops.push(Op::Restore);
                     }
                 }
-                13 => ops.push(Op::Output(Target::Port((splitmix(random) % 4) as u16))),
+                13 => ops.push(Op::Output(Target::Port((random.next_u64() % 4) as u16))),
                 14 => ops.push(
-                    [Op::DecTtl, Op::CtClear, Op::PushVlan(0x8100), Op::PopVlan][(splitmix(random) % 4) as usize]
+                    [Op::DecTtl, Op::CtClear, Op::PushVlan(0x8100), Op::PopVlan][(random.next_u64() % 4) as usize]
                         .clone(),
                 ),
-                _ => ops.push(Op::Meter((splitmix(random) % 4) as u32)),
+                _ => ops.push(Op::Meter((random.next_u64() % 4) as u32)),
             }
         }
         while let Some(before) = saved.pop() {
@@ -398,12 +399,12 @@ mod tests {
         let seed = std::env::var("TUNNY_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
         let (mut long, mut short, mut unchanged, mut all) = (0, 0, 0, 0);
         for seed in seed * 100_000..seed * 100_000 + 6_000 {
-            let mut random = seed;
+            let mut random = SplitMix64::seed_from_u64(seed);
             let ops = program(&mut random);
             let (middle, last) = (Program::of(ops.iter(), false), Program::of(ops.iter(), true));
             for _ in 0..4 {
-                let mut key = Key(std::array::from_fn(|_| splitmix(&mut random)));
-                key.set(Field::InPort, u128::from(splitmix(&mut random) % 4));
+                let mut key = Key(std::array::from_fn(|_| random.next_u64()));
+                key.set(Field::InPort, u128::from(random.next_u64() % 4));
                 let (want, end) = told(&ops, &key);
                 assert_eq!(
                     told(&middle.ops, &key),

@@ -302,12 +302,13 @@ pub struct Place<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::partition::splitmix;
+    use rand::{Rng, SeedableRng};
+    use rand_xoshiro::SplitMix64;
 
     #[test]
     fn a_table_equals_a_list_under_random_operations() {
         for seed in 1..6u64 {
-            let mut random = seed;
+            let mut random = SplitMix64::seed_from_u64(seed);
             let mut table: Table<u64> = Table::new(50, seed);
             // (tag, priority, words, values, value, stamp)
             let mut list: Vec<(Tag, u16, Sparse, Vec<u64>, u64, u64)> = Vec::new();
@@ -321,11 +322,11 @@ mod tests {
                 .collect();
             for stamp in 1..6000u64 {
                 let mut key: Words = [0; WORDS];
-                key[..5].iter_mut().for_each(|w| *w = splitmix(&mut random) & 0x1f);
-                let tag = (splitmix(&mut random) % 2) as Tag;
-                match splitmix(&mut random) % 8 {
+                key[..5].iter_mut().for_each(|w| *w = random.next_u64() & 0x1f);
+                let tag = (random.next_u64() % 2) as Tag;
+                match random.next_u64() % 8 {
                     0..=2 => {
-                        let shape = (splitmix(&mut random) % 6) as usize;
+                        let shape = (random.next_u64() % 6) as usize;
                         let words = sparse(&masks[shape]);
                         let priority = 1 + shape as u16 / 2;
                         let values: Vec<u64> = words.iter().map(|&(i, m)| key[i as usize] & m).collect();
@@ -342,7 +343,7 @@ mod tests {
                         }
                     }
                     3 if !list.is_empty() => {
-                        let gone = list.remove((splitmix(&mut random) % list.len() as u64) as usize);
+                        let gone = list.remove((random.next_u64() % list.len() as u64) as usize);
                         let mut exact = [0; WORDS];
                         gone.2.iter().zip(&gone.3).for_each(|(&(i, _), v)| exact[i as usize] = *v);
                         let slot = table.find_exact(gone.0, gone.1, &gone.2, &exact).unwrap();

@@ -4,19 +4,20 @@ mod common;
 
 use cache::batch::Batch;
 use cache::engine::{Engine, Kind, Setup};
-use cache::partition::splitmix;
 use common::{filled, Sent};
 use pipeline::{Conntrack, Key, Pipeline, RuleId};
+use rand::{Rng, SeedableRng};
+use rand_xoshiro::SplitMix64;
 
 const FLOWS: usize = 3_000;
 const ENTRIES: usize = 256;
 
 /// Every packet in batches of random size, against the same one alone. Returns hits of batches.
 fn compare(pipeline: &Pipeline, engine: &mut Engine, headers: &[Key], seed: u64) -> usize {
-    let (mut batch, mut random, mut hits) = (Batch::default(), seed, 0);
+    let (mut batch, mut random, mut hits) = (Batch::default(), SplitMix64::seed_from_u64(seed), 0);
     let mut rest = headers;
     while !rest.is_empty() {
-        let (some, after) = rest.split_at((1 + splitmix(&mut random) % 70).min(rest.len() as u64) as usize);
+        let (some, after) = rest.split_at((1 + random.next_u64() % 70).min(rest.len() as u64) as usize);
         rest = after;
         engine.lookup_batch(0, some, pipeline, 0, &mut batch);
         for (n, key) in some.iter().enumerate().filter(|(n, _)| batch.hit(*n)).collect::<Vec<_>>() {
@@ -73,13 +74,14 @@ fn what_is_remembered_of_entries_that_went_answers_nothing() {
     for (n, model) in ["ofd", "otl", "psc"].into_iter().enumerate() {
         for kind in [Kind::Megaflow, Kind::Gigaflow, Kind::Adaptive] {
             let (pipeline, mut engine, headers) = filled(model, kind, 600, 24, n as u64 + 31);
-            let (mut batch, mut random, mut hits, mut packets) = (Batch::default(), n as u64 + 5, 0, 0);
+            let (mut batch, mut random, mut hits, mut packets) =
+                (Batch::default(), SplitMix64::seed_from_u64(n as u64 + 5), 0, 0);
             let evictions = engine.counters().evictions;
             for round in 0..600 {
                 // A few headers come often, so that what answered them is remembered while others push it out.
                 let pick = |_| {
-                    let many = splitmix(&mut random).is_multiple_of(4);
-                    headers[(splitmix(&mut random) % if many { headers.len() as u64 } else { 60 }) as usize]
+                    let many = random.next_u64().is_multiple_of(4);
+                    headers[(random.next_u64() % if many { headers.len() as u64 } else { 60 }) as usize]
                 };
                 let some: Vec<Key> = (0..40).map(pick).collect();
                 engine.lookup_batch(0, &some, &pipeline, 0, &mut batch);

@@ -6,21 +6,22 @@ mod common;
 use cache::batch::Batch;
 use cache::engine::{Engine, Kind, Setup};
 use cache::ltm::Ltm;
-use cache::partition::splitmix;
 use common::{filled, send, Sent};
 use pipeline::text::{import, ImportOptions};
 use pipeline::{Conntrack, Entry, Field, FlowMod, Group, Key, Match, Pipeline, RuleId};
+use rand::{Rng, SeedableRng};
+use rand_xoshiro::SplitMix64;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 const FLOWS: usize = 4_000;
 const ENTRIES: usize = 4_000;
 
-struct Random(u64);
+struct Random(SplitMix64);
 
 impl Random {
     fn below(&mut self, n: usize) -> usize {
-        (splitmix(&mut self.0) % n as u64) as usize
+        (self.0.next_u64() % n as u64) as usize
     }
     fn one<'a>(&mut self, all: &[&'a str]) -> &'a str {
         all[self.below(all.len())]
@@ -199,7 +200,7 @@ fn packet(random: &mut Random) -> Key {
 fn after_any_changes_every_answer_is_the_pipelines_at_once() {
     let (mut hits, mut passes, mut kept, mut rerun) = (0u64, 0u64, 0u64, 0u64);
     for seed in 0..40u64 {
-        let mut random = Random(900 + seed);
+        let mut random = Random(SplitMix64::seed_from_u64(900 + seed));
         let mut pipeline = program(&mut random);
         let news = news(&mut random);
         let kind = Kind::ALL[(seed % 4) as usize];

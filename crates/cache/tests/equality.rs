@@ -5,21 +5,23 @@
 //! A run of the crate's tests compares a million packets: 800,000 here, 200,000 of the five models and 60,000 of crossed choices beside.
 //! `TUNNY_PACKETS=1000000` gives each test so many; the seed is printed with every failure.
 use cache::engine::{Engine, Kind, Setup};
-use cache::partition::{splitmix, Strategy};
+use cache::partition::Strategy;
 use pipeline::{
     Action, Conntrack, CtAction, Field, FlowMod, Key, Match, Nat, NatKind, Pipeline, RuleId, Subfield, Target,
 };
+use rand::{Rng, SeedableRng};
+use rand_xoshiro::SplitMix64;
 use std::sync::Arc;
 
 fn packets(default: u64) -> u64 {
     std::env::var("TUNNY_PACKETS").ok().and_then(|n| n.parse().ok()).unwrap_or(default)
 }
 
-struct Random(u64);
+struct Random(SplitMix64);
 
 impl Random {
     fn below(&mut self, n: u64) -> u64 {
-        splitmix(&mut self.0) % n
+        self.0.next_u64() % n
     }
     fn one<T: Copy>(&mut self, all: &[T]) -> T {
         all[self.below(all.len() as u64) as usize]
@@ -48,7 +50,7 @@ fn value(random: &mut Random, field: Field, bits: u128) -> u128 {
     match field {
         Field::EthType => random.one(&[0x0800, 0x0800, 0x0800, 0x86dd]),
         Field::NwProto => random.one(&[6, 6, 17, 1]),
-        _ => u128::from(splitmix(&mut random.0)) & bits,
+        _ => u128::from(random.0.next_u64()) & bits,
     }
 }
 
@@ -227,7 +229,7 @@ struct Case {
 
 /// Runs one random pipeline with one cache; returns passes and hits.
 fn compare(seed: u64, case: &Case) -> (u64, u64) {
-    let mut random = Random(seed);
+    let mut random = Random(SplitMix64::seed_from_u64(seed));
     let tables = 3 + random.below(7) as u8;
     let mut pipeline = pipeline(&mut random, tables);
     let mut engine = Engine::new(case.setup);
@@ -282,7 +284,7 @@ fn every_cache_answers_as_the_pipeline_does_on_random_pipelines_that_change() {
 #[test]
 fn one_table_of_segments_is_a_megaflow_cache() {
     for seed in 0..6 {
-        let mut random = Random(seed);
+        let mut random = Random(SplitMix64::seed_from_u64(seed));
         let pipeline = pipeline(&mut random, 6);
         let setup = |kind| Setup { kind, ..Setup::new(kind).sized(1, 200) };
         let (mut mega, mut giga) = (Engine::new(setup(Kind::Megaflow)), Engine::new(setup(Kind::Gigaflow)));
@@ -303,7 +305,7 @@ fn one_table_of_segments_is_a_megaflow_cache() {
 fn revalidation_leaves_no_stale_entry() {
     let (mut checked, mut gone) = (0, 0);
     for seed in 0..24u64 {
-        let mut random = Random(77 + seed);
+        let mut random = Random(SplitMix64::seed_from_u64(77 + seed));
         let mut pipeline = pipeline(&mut random, 6);
         let kind = Kind::ALL[(seed % 4) as usize];
         let mut engine = Engine::new(Setup::new(kind).sized(4, 2000));

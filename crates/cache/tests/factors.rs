@@ -4,11 +4,12 @@
 //! `TUNNY_PACKETS=1000000` makes it a long run; the seed is printed with every failure.
 use cache::engine::{Engine, Kind, Setup};
 use cache::factor::depend::Dependence;
-use cache::partition::splitmix;
 use cache::segment::Walk;
 use cache::workload::{generate, models, rules, Locality, Parameters};
 use pipeline::text::{import, ImportOptions};
 use pipeline::{Conntrack, Entry, Field, Key, Pipeline};
+use rand::{Rng, SeedableRng};
+use rand_xoshiro::SplitMix64;
 
 fn packets(default: u64) -> u64 {
     std::env::var("TUNNY_PACKETS").ok().and_then(|n| n.parse().ok()).unwrap_or(default)
@@ -66,20 +67,20 @@ fn there_is_an_edge_where_one_writes_what_the_other_reads_or_writes_and_from_eve
 }
 
 /// Three tables by source, three by destination, in turns; a filter that drops; a rewrite that a later table reads.
-fn crossed(random: &mut u64) -> Pipeline {
+fn crossed(random: &mut SplitMix64) -> Pipeline {
     let mut text = String::new();
     let mut flow = |line: String| {
         text += &line;
         text.push('\n');
     };
     for n in 0..12 {
-        let (mark, port) = (splitmix(random) % 4, 1 + splitmix(random) % 5);
+        let (mark, port) = (random.next_u64() % 4, 1 + random.next_u64() % 5);
         flow(format!("table=0,priority=9,ip,nw_src=10.0.0.{n} actions=set_field:{mark}->reg1,goto_table:1"));
         flow(format!("table=1,priority=9,ip,nw_dst=10.1.0.{n} actions=set_field:{port}->reg0,goto_table:2"));
         flow(format!("table=2,priority=9,ip,nw_src=10.0.0.{n} actions=goto_table:3"));
-        let bits = splitmix(random) % 4;
+        let bits = random.next_u64() % 4;
         flow(format!("table=3,priority=9,ip,nw_dst=10.1.0.{n},tp_dst={bits},tcp actions=goto_table:4"));
-        let ttl = if splitmix(random).is_multiple_of(2) { "dec_ttl," } else { "" };
+        let ttl = if random.next_u64().is_multiple_of(2) { "dec_ttl," } else { "" };
         flow(format!("table=4,priority=9,ip,nw_src=10.0.0.{n} actions={ttl}set_field:02:00:00:00:00:{n:02x}->eth_src,goto_table:5"));
         flow(format!(
             "table=5,priority=9,ip,nw_dst=10.1.0.{n} actions=move:NXM_NX_REG1[0..7]->NXM_OF_ETH_DST[0..7],goto_table:6"
@@ -100,7 +101,7 @@ fn factors_answer_as_the_pipeline_does() {
     let total = packets(60_000);
     let (mut hits, mut apart) = (0u64, 0u64);
     for seed in 0..6 {
-        let mut random = 40 + seed;
+        let mut random = SplitMix64::seed_from_u64(40 + seed);
         let mut pipeline = crossed(&mut random);
         let mut engine = Engine::new(Setup::new(Kind::Adaptive).sized(4, [30, 60, 200][seed as usize % 3]));
         let mut ct = Conntrack::new(1);
@@ -109,10 +110,10 @@ fn factors_answer_as_the_pipeline_does() {
                 let mut all: Vec<_> = pipeline.rules().map(|(id, _)| id).collect();
                 all.sort_unstable();
                 if all.len() > 60 {
-                    pipeline.remove(all[(splitmix(&mut random) % all.len() as u64) as usize]);
+                    pipeline.remove(all[(random.next_u64() % all.len() as u64) as usize]);
                 }
             }
-            let r = splitmix(&mut random);
+            let r = random.next_u64();
             let packet = key(&[
                 (Field::NwSrc, 0x0a00_0000 | u128::from(r % 14)),
                 (Field::NwDst, 0x0a01_0000 | u128::from(r >> 8 & 0xff) % 14),
@@ -145,10 +146,10 @@ fn a_way_is_laid_out_anew_after_a_new_plan() {
     text += "table=3 actions=output:NXM_NX_REG1[],output:NXM_NX_REG2[]\ntable=4 actions=output:NXM_NX_REG2[],output:NXM_NX_REG1[]\n";
     let pipeline = program(&text);
     let mut engine = Engine::new(Setup::new(Kind::Adaptive).sized(4, 25));
-    let mut random = 5u64;
+    let mut random = SplitMix64::seed_from_u64(5);
     let mut plans = Vec::new();
     for n in 0..24_000u64 {
-        let r = splitmix(&mut random);
+        let r = random.next_u64();
         let packet = key(&[
             (Field::EthDst, 0x0200_0000_0000 | u128::from(r % 64)),
             (Field::NwDst, 0x0a00_0000 | u128::from(r >> 8 & 63)),
@@ -171,14 +172,14 @@ fn a_way_is_laid_out_anew_after_a_new_plan() {
 #[test]
 fn what_is_consulted_again_and_again_is_multiplied_only_once() {
     // 14 sources × 14 destinations × 4 ports, consulted in turns: 784 ways, of which each choice has few values.
-    let mut random = 3;
+    let mut random = SplitMix64::seed_from_u64(3);
     let pipeline = crossed(&mut random);
     let mut misses = Vec::new();
     for kind in [Kind::Megaflow, Kind::Gigaflow, Kind::Adaptive] {
         let mut engine = Engine::new(Setup::new(kind).sized(4, 100));
-        let mut random = 9u64;
+        let mut random = SplitMix64::seed_from_u64(9);
         for n in 0..20_000u64 {
-            let r = splitmix(&mut random);
+            let r = random.next_u64();
             let (source, destination) =
                 (0x0a00_0000 | u128::from(r % 14), 0x0a01_0000 | u128::from(r >> 8 & 0xff) % 14);
             let packet = key(&[

@@ -4,10 +4,11 @@
 
 use crate::load::{thousands, Load};
 use crate::model::alpm::{Alpm, Shape};
-use crate::model::key::{Prefix, BITS};
-use crate::model::rng::Rng;
+use crate::model::key::{KeyPrefix, BITS};
 use crate::model::vms::{Form, Vms};
 use crate::model::workload::{Size, Workload};
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::SplitMix64;
 use std::collections::BTreeMap;
 
 /// One day.
@@ -79,18 +80,18 @@ pub fn run(m: &Month, seed: u64) -> Result<Vec<Day>, String> {
     let pool = Workload::new(size, seed);
     let prefix = |i: usize| {
         let r = &pool.routes[i];
-        Prefix::route(r.vni, r.v6, r.addr, r.len.into())
+        KeyPrefix::route(r.vni, r.v6, r.addr, r.len.into())
     };
     let shape = Shape { partitions: m.partitions, subtrees: m.subtrees, bucket: m.bucket, pivot_min: 0, window: BITS };
     let mut installed: Vec<usize> = (0..m.routes as usize).collect();
-    let start: Vec<(Prefix, u32)> = installed.iter().map(|i| (prefix(*i), *i as u32)).collect();
-    let mut oracle: BTreeMap<Prefix, u32> = start.iter().copied().collect();
+    let start: Vec<(KeyPrefix, u32)> = installed.iter().map(|i| (prefix(*i), *i as u32)).collect();
+    let mut oracle: BTreeMap<KeyPrefix, u32> = start.iter().copied().collect();
     let mut table = Alpm::build(shape, &start).map_err(|e| e.to_string())?;
     let mut vms = Vms::new(Form::Digest { bits: 20, pack: 5 }, m.vms * 1_146_880 / (1 << 20), seed);
     for (key, value) in &pool.vms[..m.vms as usize] {
         vms.insert(*key, *value).map_err(|e| e.to_string())?;
     }
-    let mut rng = Rng::new(seed ^ 23);
+    let mut rng = SplitMix64::seed_from_u64(seed ^ 23);
     let mut fresh = m.routes as usize;
     let mut days = Vec::new();
     for day in 1..=30 {
@@ -100,7 +101,7 @@ pub fn run(m: &Month, seed: u64) -> Result<Vec<Day>, String> {
         let (come, go) = (m.routes * 4 / 1000 + jump, m.routes * 3 / 1000);
         let mut refused = 0;
         for _ in 0..go {
-            let at = rng.below(installed.len() as u64) as usize;
+            let at = rng.random_range(0..installed.len() as u64) as usize;
             let p = prefix(installed.swap_remove(at));
             if table.remove(&p) != oracle.remove(&p) {
                 return Err(format!("day {day}: {p:?} was not there as it should"));
@@ -119,7 +120,7 @@ pub fn run(m: &Month, seed: u64) -> Result<Vec<Day>, String> {
         }
         for i in 0..m.vms / 500 {
             let (old, new) = (
-                rng.below(m.vms) as usize,
+                rng.random_range(0..m.vms) as usize,
                 (m.vms + (u64::from(day) * m.vms / 500 + i) % (m.vms / 10).max(1)) as usize,
             );
             vms.remove(&pool.vms[old].0);
@@ -140,9 +141,9 @@ pub fn run(m: &Month, seed: u64) -> Result<Vec<Day>, String> {
     }
     table.audit()?;
     for _ in 0..20_000 {
-        let p = prefix(rng.below(pool.routes.len() as u64) as usize);
+        let p = prefix(rng.random_range(0..pool.routes.len() as u64) as usize);
         let want = (0..=BITS).rev().find_map(|len| {
-            let q = Prefix { bits: p.bits.first(len), len };
+            let q = KeyPrefix { bits: p.bits.first(len), len };
             oracle.get(&q).map(|v| (len, *v))
         });
         if table.lookup(&p.bits) != want {

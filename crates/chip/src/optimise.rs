@@ -11,7 +11,6 @@ use crate::alloc::{audit, Chip};
 use crate::blocks::{Alpm, Bucket, Packing};
 use crate::model::alpm::Shape;
 use crate::model::key::{Address, BITS};
-use crate::model::rng::Rng;
 use crate::model::routes::{Route, Routes as Built, SLOTS};
 use crate::model::vms::{Form, Vms as BuiltVms};
 use crate::model::workload::{address, Size, Workload};
@@ -19,6 +18,8 @@ use crate::performance::performance;
 use crate::pipes::arrange;
 use crate::technique::{place, usage, Load, Routes, Split, Techniques, Usage, Vms, LENGTH_PLANS};
 use crate::Profile;
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::SplitMix64;
 
 /// Room for exceptions in the digest forms; what is needed is measured.
 pub const EXCEPTIONS: u64 = 4096;
@@ -426,12 +427,16 @@ fn check(t: &Techniques, w: &Workload, routes: &Tables, vms: &BuiltVms, seed: u6
     // The oracle of routes: a map by prefix, asked from the longest length down.
     let map: std::collections::HashMap<(u32, bool, u128, u8), u32> =
         w.routes.iter().map(|r| ((r.vni, r.v6, r.addr, r.len), r.value)).collect();
-    let mut rng = Rng::new(seed ^ 0xbe57);
+    let mut rng = SplitMix64::seed_from_u64(seed ^ 0xbe57);
     let (lookups, mut tables) = (if w.routes.is_empty() { 0 } else { 200_000u64 }, 0);
     for _ in 0..lookups {
-        let r = &w.routes[rng.below(w.routes.len() as u64) as usize];
+        let r = &w.routes[rng.random_range(0..w.routes.len() as u64) as usize];
         let random = address(r.vni, r.v6, &mut rng);
-        let addr = if rng.below(2) == 0 { random } else { r.addr | random & ((1 << (if r.v6 { 64 } else { 8 })) - 1) };
+        let addr = if rng.random_range(0..2u64) == 0 {
+            random
+        } else {
+            r.addr | random & ((1 << (if r.v6 { 64 } else { 8 })) - 1)
+        };
         let a = Address { vni: r.vni, v6: r.v6, addr };
         let width: u8 = if r.v6 { 128 } else { 32 };
         let want = (0..=width).rev().find_map(|len| {
@@ -448,7 +453,7 @@ fn check(t: &Techniques, w: &Workload, routes: &Tables, vms: &BuiltVms, seed: u6
     let known: std::collections::HashSet<Address> = w.vms.iter().map(|(key, _)| *key).collect();
     let (mut false_matches, mut uninstalled) = (0, 0);
     for _ in 0..if w.vms.is_empty() { 0 } else { 1_000_000u32 } {
-        let (key, _) = w.vms[rng.below(w.vms.len() as u64) as usize];
+        let (key, _) = w.vms[rng.random_range(0..w.vms.len() as u64) as usize];
         let a = Address { addr: address(key.vni, key.v6, &mut rng), ..key };
         if !known.contains(&a) {
             uninstalled += 1;

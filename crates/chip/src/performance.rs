@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Throughput and latency of a folded pipeline, simulated, and the balance between its halves.
 
-use crate::model::rng::{mix, Rng};
+use crate::model::key::mix;
 use crate::pipes::Arrangement;
 use crate::technique::Split;
 use crate::Profile;
+use rand::{Rng, RngExt, SeedableRng};
+use rand_xoshiro::SplitMix64;
 
 /// One packet length.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -100,7 +102,7 @@ pub const TENANTS: u64 = 2000;
 
 /// Traffic of `tenants` VPCs, Zipf with exponent `skew`, divided by parity; simulated.
 pub fn balance(split: Split, tenants: u64, skew: f64, seed: u64) -> Balance {
-    let mut rng = Rng::new(seed);
+    let mut rng = SplitMix64::seed_from_u64(seed);
     let weight = |rank: u64| 1.0 / ((rank + 1) as f64).powf(skew);
     let mut share = |cluster: u64, hour: u64| {
         let (mut first, mut all) = (0.0, 0.0);
@@ -116,8 +118,8 @@ pub fn balance(split: Split, tenants: u64, skew: f64, seed: u64) -> Balance {
                 // A VPC's traffic goes to as many addresses as it has VMs; the largest of them gets a share of its own.
                 Split::Address => {
                     let vms = (64.0 * weight(rank) * 100.0).max(2.0);
-                    let heavy = 0.1 * traffic * f64::from(rng.word() as u8 & 1);
-                    0.9 * traffic * (0.5 + (rng.unit() - 0.5) / vms.sqrt()) + heavy
+                    let heavy = 0.1 * traffic * f64::from(rng.next_u64() as u8 & 1);
+                    0.9 * traffic * (0.5 + (rng.random::<f64>() - 0.5) / vms.sqrt()) + heavy
                 }
             };
         }

@@ -6,12 +6,13 @@ use crate::blocks::state::{part, State};
 use crate::blocks::{Alpm, Bucket, Key, Kind, Packing, Table, Unplaced};
 use crate::explain::{thrice, Explained, Share, Thrice};
 use crate::model::key::Address;
-use crate::model::rng::Rng;
 use crate::model::vms::{Form, Vms as Built};
 use crate::model::workload::address;
 use crate::pipes::{allowed, arrange};
 use crate::technique::{usage, Load, Routes, Split, Techniques, Usage, Vms};
 use crate::Profile;
+use rand::SeedableRng;
+use rand_xoshiro::SplitMix64;
 
 /// The partitions of the paper's ALPM: 8192 subtrees, four blocks wide, are 64 TCAM blocks (11%); 28 routes and a spare a
 /// partition in three words each are 348 SRAM blocks (18%).
@@ -258,7 +259,7 @@ pub fn uninstalled(
             Form::Digest { bits: 20, pack: 5 },
         ),
     ];
-    let mut rng = Rng::new(seed ^ 0x0041_e5);
+    let mut rng = SplitMix64::seed_from_u64(seed ^ 0x0041_e5);
     let mut any = || Address { vni: 7, v6: true, addr: address(7, true, &mut rng) };
     let known: Vec<Address> = (0..installed).map(|_| any()).collect();
     let others: Vec<Address> = (0..tries).map(|_| any()).collect();

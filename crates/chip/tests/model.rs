@@ -2,11 +2,12 @@
 //! The compressed tables against naive oracles.
 
 use chip::model::alpm::{Alpm, Shape};
-use chip::model::key::{Address, Bits, Prefix, BITS};
-use chip::model::rng::Rng;
+use chip::model::key::{Address, Bits, KeyPrefix, BITS};
 use chip::model::routes::Routes;
 use chip::model::vms::{Form, Vms};
 use chip::model::workload::{address, Size, Workload};
+use rand::{Rng, RngExt, SeedableRng};
+use rand_xoshiro::SplitMix64;
 use std::collections::BTreeMap;
 
 const SEED: u64 = 0x5a11_f154;
@@ -24,12 +25,12 @@ fn naive(routes: &[chip::model::routes::Route], a: &Address) -> Option<u32> {
     routes.iter().filter(covers).max_by_key(|r| r.len).map(|r| r.value)
 }
 
-fn near(w: &Workload, rng: &mut Rng) -> Address {
-    let r = &w.routes[rng.below(w.routes.len() as u64) as usize];
-    let addr = match rng.below(3) {
+fn near(w: &Workload, rng: &mut SplitMix64) -> Address {
+    let r = &w.routes[rng.random_range(0..w.routes.len() as u64) as usize];
+    let addr = match rng.random_range(0..3u64) {
         0 => address(r.vni, r.v6, rng),
-        _ if r.v6 => r.addr | u128::from(rng.word()) >> rng.below(64),
-        _ => r.addr | u128::from(rng.word() as u32 >> rng.below(32)) & 0xff_ffff,
+        _ if r.v6 => r.addr | u128::from(rng.next_u64()) >> rng.random_range(0..64u64),
+        _ => r.addr | u128::from(rng.next_u64() as u32 >> rng.random_range(0..32u64)) & 0xff_ffff,
     };
     Address { vni: r.vni, v6: r.v6, addr }
 }
@@ -50,7 +51,7 @@ fn routes_equal_the_oracle() {
             a.audit().unwrap();
         }
     }
-    let mut rng = Rng::new(SEED + 1);
+    let mut rng = SplitMix64::seed_from_u64(SEED + 1);
     for round in 0..4000 {
         let a = near(&w, &mut rng);
         let want = naive(&w.routes, &a);
@@ -65,15 +66,15 @@ fn alpm_inserts_and_deletes_equal_the_oracle() {
     let w = Workload::new(size(1500, 0), SEED + 2);
     let shape = Shape { partitions: 128, subtrees: 4, bucket: 30, pivot_min: 0, window: BITS };
     let mut t = Alpm::build(shape, &[]).expect("empty");
-    let mut oracle: BTreeMap<Prefix, u32> = BTreeMap::new();
-    let mut rng = Rng::new(SEED + 3);
+    let mut oracle: BTreeMap<KeyPrefix, u32> = BTreeMap::new();
+    let mut rng = SplitMix64::seed_from_u64(SEED + 3);
     for round in 0..4000 {
-        let r = &w.routes[rng.below(w.routes.len() as u64) as usize];
-        let p = Prefix::route(r.vni, r.v6, r.addr, r.len.into());
-        if rng.below(3) == 0 {
+        let r = &w.routes[rng.random_range(0..w.routes.len() as u64) as usize];
+        let p = KeyPrefix::route(r.vni, r.v6, r.addr, r.len.into());
+        if rng.random_range(0..3u64) == 0 {
             assert_eq!(t.remove(&p), oracle.remove(&p), "round {round}");
         } else {
-            let value = rng.word() as u32;
+            let value = rng.next_u64() as u32;
             t.insert(p, value).expect("there is room");
             oracle.insert(p, value);
         }
@@ -82,7 +83,7 @@ fn alpm_inserts_and_deletes_equal_the_oracle() {
         }
         let at: Bits = near(&w, &mut rng).pooled();
         let want = (0..=BITS).rev().find_map(|len| {
-            let p = Prefix { bits: at.first(len), len };
+            let p = KeyPrefix { bits: at.first(len), len };
             oracle.get(&p).map(|v| (len, *v))
         });
         assert_eq!(t.lookup(&at), want, "seed {:#x}, round {round}, {at:x?}", SEED + 3);
@@ -98,11 +99,11 @@ fn addresses_equal_the_oracle_and_conflicts_are_complete() {
         [Form::Whole { pack: 3 }, Form::Digest { bits: 12, pack: 5 }, Form::Digest { bits: 20, pack: 5 }, Form::Label];
     for form in forms {
         let mut t = Vms::new(form, 22_000, SEED);
-        let mut rng = Rng::new(SEED + 5);
+        let mut rng = SplitMix64::seed_from_u64(SEED + 5);
         let mut oracle: BTreeMap<Address, u32> = BTreeMap::new();
         for round in 0..40_000u32 {
-            let (key, _) = w.vms[rng.below(w.vms.len() as u64) as usize];
-            if rng.below(4) == 0 {
+            let (key, _) = w.vms[rng.random_range(0..w.vms.len() as u64) as usize];
+            if rng.random_range(0..4u64) == 0 {
                 assert_eq!(t.remove(&key), oracle.remove(&key), "{form:?}, round {round}");
             } else {
                 t.insert(key, round).unwrap();
@@ -128,7 +129,7 @@ fn addresses_equal_the_oracle_and_conflicts_are_complete() {
 fn an_uninstalled_address_hits_through_a_32_bit_hash() {
     let (mut paper, mut whole) =
         (Vms::new(Form::Label, 300_000, SEED), Vms::new(Form::Whole { pack: 3 }, 300_000, SEED));
-    let mut rng = Rng::new(SEED + 6);
+    let mut rng = SplitMix64::seed_from_u64(SEED + 6);
     let mut installed = std::collections::HashSet::new();
     let mut values = BTreeMap::new();
     for i in 0..200_000 {

@@ -2,12 +2,13 @@
 //! The paper's tables from the derived entry counts, and placements that an independent counter accepts.
 
 use chip::alloc::audit;
-use chip::model::rng::Rng;
 use chip::plan::{plan, PlanError, Request};
 use chip::remedy::remedies;
 use chip::sailfish;
 use chip::technique::{fits, place, Load, Routes, Techniques, Vms};
 use chip::{profile, Profile};
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::SplitMix64;
 
 fn tofino() -> Profile {
     profile::parse("tofino1.yaml", profile::built_in("tofino1").expect("built in")).expect("valid")
@@ -252,15 +253,15 @@ fn a_profile_that_lacks_what_is_asked_is_refused_with_its_line() {
 fn random_profiles_are_planned_or_refused() {
     let seed = std::env::var("TUNNY_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(0x5eed);
     eprintln!("seed {seed}");
-    let mut rng = Rng::new(seed);
+    let mut rng = SplitMix64::seed_from_u64(seed);
     let (mut planned, mut refused) = (0, 0);
     for _ in 0..50 {
         // One field in six is another than the chip's.
         let mut other = |usual: u32, list: &[u32]| {
-            if rng.below(6) > 0 {
+            if rng.random_range(0..6u64) > 0 {
                 usual
             } else {
-                list[rng.below(list.len() as u64) as usize]
+                list[rng.random_range(0..list.len() as u64) as usize]
             }
         };
         let fields = [
@@ -289,7 +290,7 @@ fn random_profiles_are_planned_or_refused() {
             refused += 1;
             continue;
         };
-        let mut any = |list: &[u32]| list[rng.below(list.len() as u64) as usize];
+        let mut any = |list: &[u32]| list[rng.random_range(0..list.len() as u64) as usize];
         let load = Load::sailfish(25).hundredths(u64::from(any(&[1, 30, 100])));
         let techniques = sailfish::techniques()[any(&[0, 1, 2, 3, 4]) as usize].1;
         let cofilter = any(&[0, 1]) == 1;

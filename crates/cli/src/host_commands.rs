@@ -3,7 +3,7 @@
 
 use crate::Global;
 use anyhow::Context;
-use model::{Kind, Mac, Model, Object};
+use model::{parse_mac, Kind, Model, Object};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -108,7 +108,7 @@ fn port(text: &str) -> Result<Port, String> {
     let [device, mac, vni] = parts[..] else {
         return Err("three parts are needed: DEVICE,MAC,VNI".into());
     };
-    let mac: Mac = mac.parse()?;
+    let mac = parse_mac(mac)?;
     let odd = |c: char| c.is_whitespace() || c.is_control() || c == '/' || c == ':';
     if !(1..=15).contains(&device.len())
         || device.starts_with('-')

@@ -21,8 +21,7 @@ fn region(vpcs: u32, each: u32, named: bool) -> Documents {
     }
     for v in 0..vpcs {
         let name: Name = format!("vpc{v}").into();
-        let (vni, gateway_mac) =
-            (v + 1, Mac::new(0x0200_0000_0000 | u64::from(v)).unwrap_or(Mac::new(2 << 40).unwrap()));
+        let (vni, gateway_mac) = (v + 1, Mac(0x0200_0000_0000 | u64::from(v)));
         let gateways = vec![IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1))];
         let vpc = Vpc {
             name: name.clone(),
@@ -40,10 +39,10 @@ fn region(vpcs: u32, each: u32, named: bool) -> Documents {
         for i in 0..each {
             let id = v * each + i;
             let own = |kind: &str| named.then(|| Name::from(format!("{kind}{id}")));
-            let prefix = Prefix::V4(0x0a00_0000 + (i << 8), 24);
+            let prefix = Prefix::new_assert(IpAddr::V4((0x0a00_0000 + (i << 8)).into()), 24);
             docs.put(Object::Route(Route { name: own("r"), vpc: name.clone(), prefix, scope: Scope::Local }));
             let addresses = Addresses::new(&[IpAddr::V4(Ipv4Addr::from(0x0a00_0005 + (i << 8)))]).unwrap();
-            let (mac, nc) = (Mac::new(0x0200_1000_0000 + u64::from(id)).unwrap(), ncs[(id % 1000) as usize].clone());
+            let (mac, nc) = (Mac(0x0200_1000_0000 + u64::from(id)), ncs[(id % 1000) as usize].clone());
             docs.put(Object::Vm(Vm { name: own("vm"), vpc: name.clone(), addresses, mac, nc, meter: None }));
         }
     }
@@ -103,7 +102,7 @@ fn main() {
     let single: Vec<Documents> = (0..100_000u32)
         .map(|i| {
             let mut docs = Documents::new();
-            let prefix = Prefix::V4(0x0b00_0000 + (i << 8), 24);
+            let prefix = Prefix::new_assert(IpAddr::V4((0x0b00_0000 + (i << 8)).into()), 24);
             docs.put(Object::Route(Route {
                 name: None,
                 vpc: format!("vpc{}", i % vpcs).into(),

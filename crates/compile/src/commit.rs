@@ -43,10 +43,6 @@ impl CompilePlan for Plan {
     }
 }
 
-pub(crate) fn table_prefix(p: Prefix) -> tables::Prefix {
-    tables::Prefix { addr: p.addr(), len: p.len() }
-}
-
 pub(crate) fn full(model: &Model) -> Commit {
     let mut commit = difference(&Model::new(), model);
     commit.gateway = Some(gateway_settings(model.gateway()));
@@ -116,7 +112,7 @@ fn meter_spec(meter: Option<&Meter>) -> Option<Box<MeterSpec>> {
 fn tenant_settings(vpc: VpcView<'_>) -> TenantSettings {
     let spec = vpc.spec();
     TenantSettings {
-        gateway_mac: spec.gateway_mac.value(),
+        gateway_mac: spec.gateway_mac.0,
         gateways: spec.gateways.clone(),
         meter: meter_spec(spec.meter.as_deref()),
         icmp: spec.icmp,
@@ -133,7 +129,7 @@ fn vm_spec(mac: Mac, vm: VmView<'_>) -> VmSpec {
             other => more.push(other),
         }
     }
-    VmSpec { mac: mac.value(), ipv4, ipv6, more, nc: vm.nc, meter: meter_spec(vm.meter) }
+    VmSpec { mac: mac.0, ipv4, ipv6, more, nc: vm.nc, meter: meter_spec(vm.meter) }
 }
 
 fn route_spec(prefix: Prefix, target: Scope<u32>) -> tables::Route {
@@ -145,7 +141,7 @@ fn route_spec(prefix: Prefix, target: Scope<u32>) -> tables::Route {
         Scope::Line => tables::Target::Line,
         Scope::Region => tables::Target::Region,
     };
-    tables::Route { prefix: table_prefix(prefix), target }
+    tables::Route { prefix, target }
 }
 
 fn deletion(vni: u32) -> TenantChange {
@@ -164,7 +160,7 @@ fn whole_tenant(vpc: VpcView<'_>, replace: bool) -> TenantChange {
     }
 }
 
-fn routes_change(remove: Vec<tables::Prefix>, add: Vec<tables::Route>) -> RoutesChange {
+fn routes_change(remove: Vec<Prefix>, add: Vec<tables::Route>) -> RoutesChange {
     if add.is_empty() && remove.is_empty() {
         return RoutesChange::Keep;
     }
@@ -176,7 +172,7 @@ fn tenant_change(vpc: VpcView<'_>, delta: &Delta) -> TenantChange {
     for (prefix, was) in &delta.routes {
         match vpc.route(*prefix) {
             Some(target) => add.push(route_spec(*prefix, target)),
-            None if *was => remove.push(table_prefix(*prefix)),
+            None if *was => remove.push(*prefix),
             None => {}
         }
     }
@@ -184,7 +180,7 @@ fn tenant_change(vpc: VpcView<'_>, delta: &Delta) -> TenantChange {
     for (mac, was) in &delta.vms {
         match vpc.vm(*mac) {
             Some(vm) => vm_add.push(vm_spec(*mac, vm)),
-            None if *was => vm_remove.push(VmKey(mac.value())),
+            None if *was => vm_remove.push(VmKey(mac.0)),
             None => {}
         }
     }
@@ -241,7 +237,7 @@ fn tenant_difference(a: VpcView<'_>, b: VpcView<'_>) -> Option<TenantChange> {
     let (mut add, mut remove) = (Vec::new(), Vec::new());
     merge(a.routes(), b.routes(), |x, y| {
         match (x, y) {
-            (Some((p, _)), None) => remove.push(table_prefix(p)),
+            (Some((p, _)), None) => remove.push(p),
             (x, Some((p, target))) if x.map(|x| x.1) != Some(target) => add.push(route_spec(p, target)),
             _ => {}
         }
@@ -250,7 +246,7 @@ fn tenant_difference(a: VpcView<'_>, b: VpcView<'_>) -> Option<TenantChange> {
     let (mut vm_add, mut vm_remove) = (Vec::new(), Vec::new());
     merge(a.vms(), b.vms(), |x, y| {
         match (x, y) {
-            (Some((mac, _)), None) => vm_remove.push(VmKey(mac.value())),
+            (Some((mac, _)), None) => vm_remove.push(VmKey(mac.0)),
             // Whether tables would hold the same for both.
             (x, Some((mac, vm))) if x.map(|x| x.1) != Some(vm) => vm_add.push(vm_spec(mac, vm)),
             _ => {}

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! From the model to what concerns connections: translation, limits and timeouts of sessions, rules, state table, public addresses.
 
-use crate::commit::table_prefix;
 use model::*;
 use session::nat::{ElasticSpec, ElasticUse, Filtering, Forward, NatSpec, PoolSpec, SnatSpec};
 use session::{OwnTimeouts, TenantLimits, Timeouts};
@@ -18,7 +17,7 @@ pub struct InlinePlan {
     /// Its ends.
     pub pair: InlinePair,
     /// Addresses behind its server side, and the VPC of each.
-    pub servers: Vec<(tables::Prefix, Vni)>,
+    pub servers: Vec<(Prefix, Vni)>,
 }
 
 /// All that a configuration says of connections.
@@ -156,13 +155,13 @@ fn public(model: &Model, spec: &NatSpec) -> Vec<PublicPrefix> {
     for p in model.by_name().pools.values() {
         let accepts = open.contains(&&p.name);
         let prefixes = p.ranges.iter().flat_map(AddressRange::prefixes);
-        list.extend(prefixes.map(|p| PublicPrefix { prefix: table_prefix(p), accepts }));
+        list.extend(prefixes.map(|prefix| PublicPrefix { prefix, accepts }));
     }
     for s in model.by_name().snats.values() {
         let accepts = s.ipv6_inbound;
-        list.extend(s.ipv6_prefixes.iter().map(|p| PublicPrefix { prefix: table_prefix(*p), accepts }));
+        list.extend(s.ipv6_prefixes.iter().map(|prefix| PublicPrefix { prefix: *prefix, accepts }));
     }
-    let host = |e: &ElasticSpec| tables::Prefix { addr: IpAddr::V4(e.addr.into()), len: 32 };
+    let host = |e: &ElasticSpec| IpAddr::V4(e.addr.into()).into();
     list.extend(spec.elastics.iter().map(|e| PublicPrefix { prefix: host(e), accepts: true }));
     list
 }
@@ -174,7 +173,7 @@ pub(crate) fn inline(model: &Model) -> Vec<InlinePlan> {
         let mut servers = Vec::new();
         for s in model.by_name().servers.values().filter(|s| s.port == pair.server) {
             let Some(vni) = model.vpc_of_name(&s.vpc).map(|vpc| vpc.spec().vni) else { continue };
-            servers.extend(s.addresses.iter().map(|p| (tables::Prefix { addr: p.addr, len: p.len }, vni)));
+            servers.extend(s.addresses.iter().map(|p| (*p, vni)));
         }
         InlinePlan { pair: pair.clone(), servers }
     };
@@ -225,9 +224,9 @@ fn pool(p: &PublicPool) -> PoolSpec {
 }
 
 fn snat(s: &Snat, vni: Vni, pools: &HashMap<&Name, usize>) -> SnatSpec {
-    let bounds = |p: &Prefix| match (p.addr(), p.last()) {
-        (IpAddr::V6(first), IpAddr::V6(last)) => Some((first.into(), last.into())),
-        _ => None,
+    let bounds = |p: &Prefix| match p {
+        Prefix::V6(net) => Some((net.addr().into(), net.broadcast().into())),
+        Prefix::V4(_) => None,
     };
     SnatSpec {
         vni,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! From rules to flat tables. A rule's rank is its place in the order in which rules are asked: the lowest that matches decides.
 
-use crate::rule::{Prefix, Remote, Rule, RuleDirection};
+use crate::rule::{Remote, Rule, RuleDirection};
+use abi::Prefix;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::net::IpAddr;
@@ -25,7 +26,8 @@ impl Address for u32 {
     fn bounds(prefix: Option<&Prefix>) -> Option<(u32, u32)> {
         match prefix {
             None => Some((0, u32::MAX)),
-            Some(p) => p.addr.is_ipv4().then(|| (p.range().0 as u32, p.range().1 as u32)),
+            Some(Prefix::V4(net)) => Some((net.network().to_bits(), net.broadcast().to_bits())),
+            Some(Prefix::V6(_)) => None,
         }
     }
 
@@ -38,7 +40,8 @@ impl Address for u128 {
     fn bounds(prefix: Option<&Prefix>) -> Option<(u128, u128)> {
         match prefix {
             None => Some((0, u128::MAX)),
-            Some(p) => p.addr.is_ipv6().then(|| p.range()),
+            Some(Prefix::V6(net)) => Some((net.network().to_bits(), net.broadcast().to_bits())),
+            Some(Prefix::V4(_)) => None,
         }
     }
 

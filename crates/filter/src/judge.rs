@@ -2,10 +2,10 @@
 //! Who is judged by which groups, and the judgement.
 
 use crate::group::Group;
-use crate::rule::{Prefix, Rule, RuleDirection};
+use crate::rule::{Rule, RuleDirection};
 use crate::ruleset::Ruleset;
+use abi::{Mix, Prefix};
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -18,40 +18,8 @@ pub struct Member {
     pub groups: Vec<Arc<str>>,
 }
 
-/// Any number will do.
-const SALT: u64 = 0x51ed;
-
-/// Mixes keys by the hash of the tables; addresses come from the configuration, not from packets.
-#[derive(Default)]
-struct Mix(u64);
-
-impl Mix {
-    fn mix(&mut self, word: u64) {
-        self.0 = abi::hash1(self.0 ^ word, SALT);
-    }
-}
-
-impl Hasher for Mix {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    /// No key of a map here is made of bytes.
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.mix((*byte).into()));
-    }
-
-    fn write_u32(&mut self, n: u32) {
-        self.mix(n.into());
-    }
-
-    fn write_u128(&mut self, n: u128) {
-        self.mix(n as u64);
-        self.mix((n >> 64) as u64);
-    }
-}
-
-type Map<K, V> = HashMap<K, V, BuildHasherDefault<Mix>>;
+/// Addresses come from the configuration, not from packets: no salt is needed.
+type Map<K, V> = HashMap<K, V, Mix>;
 
 /// The groups of a member: first and length in the lists of its VPC.
 type List = (u32, u32);
@@ -79,13 +47,13 @@ impl Members {
                 lists.extend(groups);
                 ((lists.len() - groups.len()) as u32, groups.len() as u32)
             });
-            match m.prefix.addr {
-                IpAddr::V4(a) if m.prefix.len == 32 => drop(members.hosts4.insert(a.to_bits(), list)),
-                IpAddr::V6(a) if m.prefix.len == 128 => drop(members.hosts6.insert(a.to_bits(), list)),
+            match m.prefix {
+                Prefix::V4(net) if net.prefix_len() == 32 => drop(members.hosts4.insert(net.addr().to_bits(), list)),
+                Prefix::V6(net) if net.prefix_len() == 128 => drop(members.hosts6.insert(net.addr().to_bits(), list)),
                 _ => members.prefixes.push((m.prefix, list)),
             }
         }
-        members.prefixes.sort_by_key(|(p, _)| std::cmp::Reverse(p.len));
+        members.prefixes.sort_by_key(|(p, _)| std::cmp::Reverse(p.prefix_len()));
         members
     }
 
@@ -95,7 +63,7 @@ impl Members {
             IpAddr::V4(a) => self.hosts4.get(&a.to_bits()),
             IpAddr::V6(a) => self.hosts6.get(&a.to_bits()),
         };
-        let of_prefix = || self.prefixes.iter().find(|(p, _)| p.covers(addr)).map(|(_, list)| list);
+        let of_prefix = || self.prefixes.iter().find(|(p, _)| p.contains(&addr)).map(|(_, list)| list);
         let Some((first, len)) = host.or_else(of_prefix).copied() else { return &[] };
         self.lists.get(first as usize..(first + len) as usize).unwrap_or(&[])
     }
@@ -246,7 +214,7 @@ impl Filter {
 
     /// Whether an address belongs to a prefix that has groups.
     pub fn in_prefix(&self, vni: u32, addr: IpAddr) -> bool {
-        self.vpcs.get(&vni).is_some_and(|m| m.prefixes.iter().any(|(p, _)| p.covers(addr)))
+        self.vpcs.get(&vni).is_some_and(|m| m.prefixes.iter().any(|(p, _)| p.contains(&addr)))
     }
 
     fn members(&self, side: Side) -> Option<&Members> {

@@ -4,12 +4,10 @@
 use super::*;
 use crate::rule::{service, GroupSpec};
 use std::collections::HashSet;
-use std::hash::Hash;
+use std::hash::{BuildHasher, Hash};
 
 fn hash(key: &impl Hash) -> u64 {
-    let mut mix = Mix::default();
-    key.hash(&mut mix);
-    mix.finish()
+    Mix::default().hash_one(key)
 }
 
 /// Neighbouring addresses by the thousand, and addresses that differ in one bit, whichever it is, have other numbers.

@@ -30,10 +30,11 @@ mod ruleset;
 #[cfg(test)]
 mod tests;
 
+pub use abi::Prefix;
 pub use group::Group;
 pub use judge::{Deny, Filter, Member, Side, Verdict, UNKNOWN_PROTOCOLS};
 pub use rule::{
-    icmp_service, service, services, Fault, GroupSpec, Prefix, Remote, Rule, RuleDirection, GROUPS_OF_MEMBER,
+    icmp_service, parse_addresses, service, services, Fault, GroupSpec, Remote, Rule, RuleDirection, GROUPS_OF_MEMBER,
     GROUP_RULES_MAX, PRIORITY_DEFAULT, PRIORITY_MAX, RULES_MAX, SERVICE_MAX,
 };
 pub use ruleset::{edits, Edit, Ruleset};

@@ -21,8 +21,8 @@ pub fn lookup(
 /// Groups of an address.
 fn groups_of(members: &[(u32, Arc<Vec<Member>>)], side: Side) -> Vec<Arc<str>> {
     let of_vpc = members.iter().filter(|(vni, _)| Some(*vni) == side.vni).flat_map(|(_, m)| m.iter());
-    let covering = of_vpc.filter(|m| m.prefix.covers(side.addr));
-    covering.max_by_key(|m| m.prefix.len).map_or(Vec::new(), |m| m.groups.clone())
+    let covering = of_vpc.filter(|m| m.prefix.contains(&side.addr));
+    covering.max_by_key(|m| m.prefix.prefix_len()).map_or(Vec::new(), |m| m.groups.clone())
 }
 
 /// Whether a connection may begin; if so, whether all rules that allow it want it remembered.

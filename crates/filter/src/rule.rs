@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Rules as they are written down.
 
+use abi::Prefix;
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -55,44 +56,6 @@ impl RuleDirection {
     }
 }
 
-/// An address prefix; bits behind the length are disregarded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Prefix {
-    /// Address.
-    pub addr: IpAddr,
-    /// Length.
-    pub len: u8,
-}
-
-impl Prefix {
-    /// First and last address as numbers.
-    pub(crate) fn range(&self) -> (u128, u128) {
-        let (bits, addr) = match self.addr {
-            IpAddr::V4(a) => (32, u128::from(a.to_bits())),
-            IpAddr::V6(a) => (128, a.to_bits()),
-        };
-        let free = bits - u32::from(self.len).min(bits);
-        let host = 1u128.checked_shl(free).map_or(u128::MAX, |n| n - 1);
-        (addr & !host, addr & !host | host)
-    }
-
-    /// Whether an address lies in it.
-    pub fn covers(&self, addr: IpAddr) -> bool {
-        let (first, last) = self.range();
-        let at = match addr {
-            IpAddr::V4(a) => u128::from(a.to_bits()),
-            IpAddr::V6(a) => a.to_bits(),
-        };
-        addr.is_ipv4() == self.addr.is_ipv4() && first <= at && at <= last
-    }
-}
-
-impl fmt::Display for Prefix {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.addr, self.len)
-    }
-}
-
 /// The other end of a connection, as a rule names it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Remote {
@@ -139,7 +102,7 @@ impl Rule {
             && (self.services.0..=self.services.1).contains(&service)
             && match &self.remote {
                 Remote::Any => true,
-                Remote::Prefix(p) => p.covers(remote),
+                Remote::Prefix(p) => p.contains(&remote),
                 Remote::Group(name) => groups.contains(name),
             }
     }
@@ -167,7 +130,7 @@ impl FromStr for Rule {
         let remote = match next("the remote side: any, a prefix or group NAME")? {
             "any" => Remote::Any,
             "group" => Remote::Group(next("the name of the group")?.into()),
-            prefix => Remote::Prefix(prefix.parse()?),
+            prefix => Remote::Prefix(parse_addresses(prefix)?),
         };
         let (mut priority, mut next) = (PRIORITY_DEFAULT, words.next());
         if next == Some("priority") {
@@ -186,30 +149,17 @@ impl FromStr for Rule {
     }
 }
 
-impl FromStr for Prefix {
-    type Err = String;
-
-    fn from_str(s: &str) -> Result<Prefix, String> {
-        let (addr, len) = s.split_once('/').map_or((s, None), |(a, l)| (a, Some(l)));
-        let addr: IpAddr = addr.parse().map_err(|_| format!("`{s}` is neither an address nor a prefix"))?;
-        let most = if addr.is_ipv4() { 32 } else { 128 };
-        let len = match len {
-            None => most,
-            Some(l) => {
-                l.parse().ok().filter(|l| *l <= most).ok_or_else(|| format!("`{s}` has no length from 0 to {most}"))?
-            }
-        };
-        let prefix = Prefix { addr, len };
-        let first = prefix.range().0;
-        let exact = match addr {
-            IpAddr::V4(a) => u128::from(a.to_bits()) == first,
-            IpAddr::V6(a) => a.to_bits() == first,
-        };
-        if exact {
-            Ok(prefix)
-        } else {
-            Err(format!("`{s}` has bits behind its length"))
-        }
+/// Reads an address, or a prefix without bits behind its length.
+pub fn parse_addresses(s: &str) -> Result<Prefix, String> {
+    let (addr, len) = s.split_once('/').map_or((s, None), |(a, l)| (a, Some(l)));
+    let addr: IpAddr = addr.parse().map_err(|_| format!("`{s}` is neither an address nor a prefix"))?;
+    let host = Prefix::from(addr);
+    let Some(len) = len else { return Ok(host) };
+    let prefix = len.parse().ok().and_then(|len| Prefix::new(addr, len).ok());
+    let prefix = prefix.ok_or_else(|| format!("`{s}` has no length from 0 to {}", host.prefix_len()))?;
+    match prefix.trunc() == prefix {
+        true => Ok(prefix),
+        false => Err(format!("`{s}` has bits behind its length")),
     }
 }
 

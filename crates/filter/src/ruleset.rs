@@ -3,7 +3,8 @@
 //! asks only of those rules whether they still decide that the change can have taken something from.
 
 use crate::compile::{about_groups, AboutGroups, Compiled, Shapes, NONE};
-use crate::rule::{Fault, GroupSpec, Prefix, Remote, Rule, RuleDirection, GROUP_RULES_MAX, SERVICE_MAX};
+use crate::rule::{Fault, GroupSpec, Remote, Rule, RuleDirection, GROUP_RULES_MAX, SERVICE_MAX};
+use abi::Prefix;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -227,12 +228,7 @@ fn unreachable(
 
 /// Whether one prefix covers the other.
 fn nested(a: &Prefix, b: &Prefix) -> bool {
-    let common = a.len.min(b.len).into();
-    match (a.addr, b.addr) {
-        (IpAddr::V4(a), IpAddr::V4(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros() >= common,
-        (IpAddr::V6(a), IpAddr::V6(b)) => (a.to_bits() ^ b.to_bits()).leading_zeros() >= common,
-        _ => false,
-    }
+    a.contains(b) || b.contains(a)
 }
 
 /// Whether the second rule may get less to decide by the first one, if that is asked before it.
@@ -257,7 +253,7 @@ fn alone<'a>(rules: &'a [Rule], order: &'a [u32], rank: u32) -> impl Iterator<It
         services
             && match (&o.remote, &rule.remote) {
                 (Remote::Any, _) => true,
-                (Remote::Prefix(a), Remote::Prefix(b)) => a.len <= b.len && nested(a, b),
+                (Remote::Prefix(a), Remote::Prefix(b)) => a.contains(b),
                 (Remote::Group(a), Remote::Group(b)) => a == b,
                 _ => false,
             }
@@ -288,8 +284,9 @@ fn digest(spec: &GroupSpec) -> u64 {
             Remote::Any => step(sum, head),
             Remote::Group(name) => text(step(sum, head | 1 << 8), name),
             Remote::Prefix(p) => {
-                let head = step(sum, head | 2 << 8 | u64::from(p.len) << 32 | u64::from(p.addr.is_ipv6()) << 48);
-                match p.addr {
+                let head =
+                    step(sum, head | 2 << 8 | u64::from(p.prefix_len()) << 32 | u64::from(p.addr().is_ipv6()) << 48);
+                match p.addr() {
                     IpAddr::V4(a) => step(head, a.to_bits().into()),
                     IpAddr::V6(a) => step(step(head, a.to_bits() as u64), (a.to_bits() >> 64) as u64),
                 }

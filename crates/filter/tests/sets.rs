@@ -60,7 +60,7 @@ impl Line {
             None => matches!(proto, 6 | 17) && in_range,
             Some(p) => p == proto && (!has_ports(p) || in_range),
         };
-        service && self.src.covers(src) && self.dst.covers(dst)
+        service && self.src.contains(&src) && self.dst.contains(&dst)
     }
 
     /// The same as rules of a group whose members are its destination.
@@ -86,9 +86,9 @@ impl Line {
     /// The same line in IPv6: the IPv4 addresses behind 2001:db8::/32.
     fn in_v6(&self) -> Line {
         let six = |p: Prefix| {
-            let IpAddr::V4(a) = p.addr else { return p };
+            let IpAddr::V4(a) = p.addr() else { return p };
             let bits = 0x2001_0db8u128 << 96 | u128::from(a.to_bits()) << 64;
-            Prefix { addr: Ipv6Addr::from_bits(bits).into(), len: p.len + 32 }
+            Prefix::new_assert(Ipv6Addr::from_bits(bits).into(), p.prefix_len() + 32)
         };
         Line { src: six(self.src), dst: six(self.dst), ..self.clone() }
     }
@@ -98,7 +98,7 @@ impl Line {
 fn prefix(text: &str) -> Prefix {
     let (addr, len) = text.split_once('/').unwrap();
     let len = len.parse().unwrap();
-    Prefix { addr: masked(addr.parse().unwrap(), len), len }
+    Prefix::new_assert(masked(addr.parse().unwrap(), len), len)
 }
 
 /// An address without the bits behind a length.
@@ -122,11 +122,11 @@ fn read(path: &Path) -> (Vec<Line>, usize) {
 
 /// An address of a prefix, at its edges or one beyond as often as inside.
 fn address(r: &mut ChaCha8Rng, p: &Prefix) -> IpAddr {
-    let (bits, first) = match p.addr {
+    let (bits, first) = match p.addr() {
         IpAddr::V4(a) => (32, u128::from(a.to_bits())),
         IpAddr::V6(a) => (128, a.to_bits()),
     };
-    let size = 1u128.checked_shl(bits - u32::from(p.len)).unwrap_or(0).wrapping_sub(1);
+    let size = 1u128.checked_shl(bits - u32::from(p.prefix_len())).unwrap_or(0).wrapping_sub(1);
     let at = match r.random_range(0..8) {
         0 => first,
         1 => first.wrapping_add(size),
@@ -134,7 +134,7 @@ fn address(r: &mut ChaCha8Rng, p: &Prefix) -> IpAddr {
         3 => first.wrapping_sub(1),
         _ => first.wrapping_add(r.random::<u128>() & size),
     };
-    match p.addr {
+    match p.addr() {
         IpAddr::V4(_) => std::net::Ipv4Addr::from_bits(at as u32).into(),
         IpAddr::V6(_) => Ipv6Addr::from_bits(at).into(),
     }
@@ -168,7 +168,7 @@ fn as_one_group(lines: &[Line], r: &mut ChaCha8Rng) {
     rules.truncate(GROUP_RULES_MAX);
     let spec = Arc::new(GroupSpec { name: "all".into(), rules });
     let member: IpAddr = "192.0.2.1".parse().unwrap();
-    let members = vec![Member { prefix: Prefix { addr: member, len: 32 }, groups: vec!["all".into()] }];
+    let members = vec![Member { prefix: Prefix::new_assert(member, 32), groups: vec!["all".into()] }];
     let compiled = [Arc::new(Ruleset::new(spec.clone()))];
     let filter = Filter::new(&compiled, &[(VNI, Arc::new(members))], &Filter::default());
     let never: Vec<usize> = spec
@@ -195,7 +195,7 @@ fn as_one_group(lines: &[Line], r: &mut ChaCha8Rng) {
 /// Whole lines: a group for each destination, a member for each with the groups of all that cover it.
 fn as_groups(lines: &[Line], r: &mut ChaCha8Rng) -> usize {
     let mut of_dst: BTreeMap<(IpAddr, u8), Vec<usize>> = BTreeMap::new();
-    lines.iter().enumerate().for_each(|(i, l)| of_dst.entry((l.dst.addr, l.dst.len)).or_default().push(i));
+    lines.iter().enumerate().for_each(|(i, l)| of_dst.entry((l.dst.addr(), l.dst.prefix_len())).or_default().push(i));
     let name = |key: &(IpAddr, u8)| -> Arc<str> { format!("{}/{}", key.0, key.1).into() };
     let groups: Vec<_> = of_dst
         .iter()
@@ -207,10 +207,8 @@ fn as_groups(lines: &[Line], r: &mut ChaCha8Rng) -> usize {
     let covering = |addr: IpAddr, len: u8| {
         (0..=len).map(|l| (masked(addr, l), l)).filter(|key| of_dst.contains_key(key)).map(|k| name(&k)).collect()
     };
-    let member = |(addr, len): &(IpAddr, u8)| Member {
-        prefix: Prefix { addr: *addr, len: *len },
-        groups: covering(*addr, *len),
-    };
+    let member =
+        |(addr, len): &(IpAddr, u8)| Member { prefix: Prefix::new_assert(*addr, *len), groups: covering(*addr, *len) };
     let members = Arc::new(of_dst.keys().map(member).collect::<Vec<_>>());
     let filter = Filter::new(&groups, &[(VNI, members)], &Filter::default());
     let mut decided = 0;

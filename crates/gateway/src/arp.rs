@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! ARP: answered for the gateway's addresses and, as proxy, for every VM of the VPC.
 
-use abi::{flow_hash_v4, DropReason, Stage, VM_FLAG_GATEWAY};
-use wire::{arp, ethernet, Mac};
+use abi::{flow_hash_v4, DropReason, Mac, Stage, VM_FLAG_GATEWAY};
+use wire::{arp, ethernet};
 
 use crate::answer::{self, Back};
 use crate::packet::Packet;

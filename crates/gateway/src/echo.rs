@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The gateway's own addresses answer ping and nothing else.
 
-use abi::{flow_hash_v4, flow_hash_v6, DropReason, Stage};
-use wire::{checksum, ethernet, icmpv4, icmpv6, ipv4, ipv6, protocol, Mac};
+use abi::{flow_hash_v4, flow_hash_v6, DropReason, Mac, Stage};
+use wire::{checksum, ethernet, icmpv4, icmpv6, ipv4, ipv6, protocol};
 
 use crate::answer::{self, Back};
 use crate::packet::{Addr, Kind, Packet};

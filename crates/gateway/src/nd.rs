@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Neighbour discovery: solicitations are answered for the gateway's addresses and, as proxy, for every VM of the VPC.
 
-use abi::{flow_hash_v6, DropReason, Stage, VM_FLAG_GATEWAY};
+use abi::{flow_hash_v6, DropReason, Mac, Stage, VM_FLAG_GATEWAY};
 use wire::icmpv6::{self, kind};
-use wire::{ethernet, ipv6, nd, protocol, Mac};
+use wire::{ethernet, ipv6, nd, protocol};
 
 use crate::answer::{self, Back};
 use crate::packet::{Addr, Packet};

@@ -8,7 +8,7 @@ use abi::{DropReason, Stage};
 use std::net::IpAddr;
 
 use crate::frame::Verdict;
-use wire::Mac;
+use abi::Mac;
 
 /// Scope of a route, as in table memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,19 +10,9 @@ use common::*;
 
 use abi::*;
 use gateway::{NoRecorder, Trace, BATCH_MAX};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use tables::{MeterSpec, RateSpec, Target, VmSpec};
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        self.0 ^ self.0 >> 29
-    }
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() >> 16) as usize % n
-    }
-}
 
 /// Good frames of every kind, most of them common.
 fn seeds() -> Vec<Vec<u8>> {
@@ -59,28 +49,28 @@ fn seeds() -> Vec<Vec<u8>> {
 const FIELDS: [usize; 24] =
     [12, 14, 15, 16, 17, 20, 26, 29, 36, 38, 39, 40, 42, 47, 48, 50, 56, 62, 65, 66, 67, 70, 72, 83];
 
-fn mutate(r: &mut Random, frame: &mut Vec<u8>) {
-    for _ in 0..r.below(3) {
-        match r.below(8) {
-            0 => frame.truncate(r.below(frame.len() + 1)),
-            1 => frame.extend(vec![0; r.below(40)]),
+fn mutate(r: &mut ChaCha8Rng, frame: &mut Vec<u8>) {
+    for _ in 0..r.random_range(0..3) {
+        match r.random_range(0..8) {
+            0 => frame.truncate(r.random_range(0..frame.len() + 1)),
+            1 => frame.extend(vec![0; r.random_range(0..40)]),
             _ if frame.is_empty() => (),
             2 => {
-                let at = r.below(frame.len().min(120));
-                frame[at] = r.next() as u8;
+                let at = r.random_range(0..frame.len().min(120));
+                frame[at] = r.random();
             }
             3 => {
-                let at = r.below(frame.len().min(120));
-                frame[at] ^= 1 << r.below(8);
+                let at = r.random_range(0..frame.len().min(120));
+                frame[at] ^= 1 << r.random_range(0..8);
             }
             // The fields that decide, with their checksum mended so that the fault itself is seen.
             n if frame.len() > 100 && frame[12] == 8 => {
-                let at = FIELDS[r.below(FIELDS.len())];
+                let at = FIELDS[r.random_range(0..FIELDS.len())];
                 frame[at] = match n {
-                    4 => r.next() as u8,
+                    4 => r.random(),
                     5 => frame[at].wrapping_add(1),
-                    6 => frame[at].wrapping_sub(1 + r.below(3) as u8),
-                    _ => [0, 1, 2, 3, 0x40, 0x7f, 0xe0, 0xff][r.below(8)],
+                    6 => frame[at].wrapping_sub(1 + r.random_range(0..3) as u8),
+                    _ => [0, 1, 2, 3, 0x40, 0x7f, 0xe0, 0xff][r.random_range(0..8)],
                 };
                 // A header that its own length field leads out of the frame has no checksum.
                 let inner_header = INNER + 14 + usize::from(frame[INNER + 14] & 15) * 4;
@@ -125,13 +115,13 @@ const SPECIAL: usize = 17;
 const MANY: u32 = 1500;
 
 /// A batch of random size.
-fn batch(r: &mut Random, seeds: &[Vec<u8>]) -> Vec<Vec<u8>> {
-    let n = [1, 2, 7, 64, 255, BATCH_MAX][r.below(6)];
+fn batch(r: &mut ChaCha8Rng, seeds: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let n = [1, 2, 7, 64, 255, BATCH_MAX][r.random_range(0..6)];
     (0..n)
         .map(|_| {
             // Half of them of the few special kinds that stand first.
-            let among = [SPECIAL, seeds.len()][r.below(2)];
-            let mut frame = seeds[r.below(among)].clone();
+            let among = [SPECIAL, seeds.len()][r.random_range(0..2)];
+            let mut frame = seeds[r.random_range(0..among)].clone();
             mutate(r, &mut frame);
             frame
         })
@@ -142,7 +132,7 @@ fn batch(r: &mut Random, seeds: &[Vec<u8>]) -> Vec<Vec<u8>> {
 fn short_cut_equals_stages() {
     let seed = std::env::var("TUNNY_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
     println!("seed {seed}");
-    let mut r = Random(seed);
+    let mut r = ChaCha8Rng::seed_from_u64(seed);
     let seeds = seeds();
     let all = [
         OPT_SOURCE_STRICT | OPT_ICMP,
@@ -164,7 +154,7 @@ fn short_cut_equals_stages() {
                 forwarded += u64::from(matches!(x.verdict, gateway::Verdict::Forward { .. }));
             }
             assert_eq!(short.unresolved, long.unresolved);
-            let step = r.below(20_000_000) as u64;
+            let step = r.random_range(0..20_000_000) as u64;
             short.now += step;
             long.now += step;
         }
@@ -244,7 +234,7 @@ fn short_cut_equals_stages_for_every_dscp_and_ecn() {
 
 #[test]
 fn a_packet_does_not_know_its_neighbours_in_the_batch() {
-    let mut r = Random(7);
+    let mut r = ChaCha8Rng::seed_from_u64(7);
     let seeds = seeds();
     // Without anything that counts down, each packet alone gets what it got in company.
     let options = OPT_SOURCE_STRICT;

@@ -77,7 +77,7 @@ impl World {
             Ruleset::new(GroupSpec { name: "g".into(), rules: rules.iter().map(|t| t.parse().unwrap()).collect() });
         let member = |addr: std::net::IpAddr| {
             let len = if addr.is_ipv4() { 32 } else { 128 };
-            Member { prefix: filter::Prefix { addr, len }, groups: vec!["g".into()] }
+            Member { prefix: filter::Prefix::new_assert(addr, len), groups: vec!["g".into()] }
         };
         let members = if rules.is_empty() { vec![] } else { [ip4(A), ip4(B), ip6(A6), ip6(B6)].map(member).to_vec() };
         self.nat.set_filter(Arc::new(Filter::new(&[Arc::new(set)], &[(RED, Arc::new(members))], &Filter::default())));

@@ -3,14 +3,14 @@
 
 mod common;
 
-use abi::{DropReason, Stage, POLICY_NAT};
+use abi::{DropReason, Mac, Stage, POLICY_NAT};
 use common::*;
 use gateway::{Connections, Event, Gateway, NoRecorder, Trace, Verdict};
 use session::nat::{ElasticSpec, ElasticUse, Filtering, NatSpec, PoolSpec, SnatSpec, Translator};
 use session::{Options, Tracker};
 use std::sync::Arc;
 use tables::{NexthopSpec, Prefix, PublicPrefix, RoutesChange, Target, TenantChange, TenantSettings};
-use wire::{ethernet, icmpv4, ipv4, protocol, udp, Mac};
+use wire::{ethernet, icmpv4, ipv4, protocol, udp};
 
 const POOL: u32 = 0xcb00_7101;
 /// The elastic address of B.
@@ -34,7 +34,7 @@ fn world() -> (Rig, Arc<Connections>) {
         ..TenantChange::default()
     });
     rig.writer.settle();
-    let public = |addr: u32, accepts| PublicPrefix { prefix: Prefix { addr: ip4(addr), len: 32 }, accepts };
+    let public = |addr: u32, accepts| PublicPrefix { prefix: Prefix::new_assert(ip4(addr), 32), accepts };
     rig.writer.set_public(&[public(POOL, false), public(ELASTIC, true)]).unwrap();
     let options = Options { sessions: 1000, initial: 64, salt: 5, ..Options::default() };
     let tracker = Tracker::new(Arc::new(session::HeapMemory::new().unwrap()), options, rig.now).unwrap();

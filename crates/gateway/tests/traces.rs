@@ -3,11 +3,11 @@
 
 mod common;
 
+use abi::Mac;
 use abi::{DropReason, Stage};
 use common::*;
 use gateway::{Event, Scope, Trace, Verdict};
 use tables::{MeterSpec, RateSpec};
-use wire::Mac;
 
 /// What a trace tells of one packet, and what became of it.
 fn trace(rig: &mut Rig, frame: &[u8]) -> (Vec<(Stage, Event)>, Seen) {

@@ -361,14 +361,13 @@ macro_rules! root {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rand_xoshiro::rand_core::{Rng, SeedableRng};
+    use rand_xoshiro::SplitMix64;
 
     #[test]
     fn find_equals_a_plain_search() {
-        let mut x = 1u64;
-        let mut random = |n: u64| {
-            x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (x >> 33) % n
-        };
+        let mut rng = SplitMix64::seed_from_u64(1);
+        let mut random = |n: u64| rng.next_u64() % n;
         for _ in 0..if cfg!(miri) { 300 } else { 100_000 } {
             let line = Line::default();
             // Few distinct halves, so that halves match without their words, and unique whole words among the entries.

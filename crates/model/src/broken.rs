@@ -87,7 +87,7 @@ pub(crate) mod stand_ins {
 
     /// A group address.
     pub fn mac() -> Mac {
-        Mac::stand_in(number())
+        Mac(1 << 40 | u64::from(number()))
     }
 
     /// A multicast address.
@@ -102,7 +102,7 @@ pub(crate) mod stand_ins {
 
     /// Its prefix.
     pub fn prefix() -> Prefix {
-        Prefix::host(address4().into())
+        IpAddr::V4(address4()).into()
     }
 }
 

@@ -4,7 +4,7 @@
 use crate::declare::{Field, Form, Slot};
 use crate::doc::{check_name, Doc, Names};
 use crate::kinds::{Kind, Name};
-use crate::prefix::{inner_address_fault, own_address_fault, underlay_fault, Mac, Prefix};
+use crate::prefix::{inner_address_fault, own_address_fault, parse_mac, parse_prefix, underlay_fault, Mac, Prefix};
 use crate::quantity::{parse_bits, parse_bytes, parse_packets, show_bits, show_bytes, show_packets};
 use crate::written::{number, quoted, shown, Written};
 use serde_json::{json, Value};
@@ -287,20 +287,20 @@ pub(crate) const fn socket(allowed: &'static str) -> Text<SocketAddr> {
 }
 
 pub(crate) const fn mac() -> Text<Mac> {
-    parsed("MAC address", UNICAST_MAC)
+    text("MAC address", UNICAST_MAC, parse_mac)
 }
 
 pub(crate) const fn mac_in_vpc() -> Text<Mac> {
-    parsed("MAC address", "a unicast MAC address, as 02:00:00:00:00:01, unique in the VPC")
+    text("MAC address", "a unicast MAC address, as 02:00:00:00:00:01, unique in the VPC", parse_mac)
 }
 
 pub(crate) const fn prefix(allowed: &'static str) -> Text<Prefix> {
-    parsed("IP prefix", allowed)
+    text("IP prefix", allowed, parse_prefix)
 }
 
 /// A prefix with or without a length, of members of a VPC.
-pub(crate) const fn members() -> Text<filter::Prefix> {
-    parsed("prefix", "")
+pub(crate) const fn members() -> Text<Prefix> {
+    text("prefix", "", filter::parse_addresses)
 }
 
 pub(crate) const fn interface_name(allowed: &'static str) -> Text<String> {

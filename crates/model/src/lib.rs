@@ -38,7 +38,7 @@ pub use model::{
 };
 pub use plain::{plain, plain_json, plain_lines};
 pub use plan::{Action, ChangeView, Plan, PlanView, Tally};
-pub use prefix::{Mac, Prefix};
+pub use prefix::{parse_mac, parse_prefix, Mac, Prefix};
 pub use schema::{json_schema, reference};
 
 /// Errors that are listed at most.

@@ -85,14 +85,14 @@ fn naive_peer_fault(naive: &Naive) -> bool {
         };
         routes.entry(r.vpc.clone()).or_default().push((r.prefix, peer));
         tries.insert(r.prefix.addr());
-        tries.insert(match r.prefix.last() {
+        tries.insert(match r.prefix.broadcast() {
             IpAddr::V4(a) => IpAddr::V4(u32::from(a).wrapping_add(1).into()),
             IpAddr::V6(a) => IpAddr::V6(u128::from(a).wrapping_add(1).into()),
         });
     }
     let lookup = |vpc: &Name, x: IpAddr| {
-        let covering = routes.get(vpc)?.iter().filter(|(p, _)| p.covers(&Prefix::host(x)));
-        covering.max_by_key(|(p, _)| p.len())?.1.clone()
+        let covering = routes.get(vpc)?.iter().filter(|(p, _)| p.contains(&x));
+        covering.max_by_key(|(p, _)| p.prefix_len())?.1.clone()
     };
     tries.iter().any(|x| {
         routes.keys().any(|start| {

@@ -3,6 +3,7 @@
 
 use compile::*;
 use model::*;
+use std::net::IpAddr;
 use tables::RoutesChange;
 
 fn docs(text: &str) -> Documents {
@@ -224,7 +225,7 @@ fn hub(spokes: u32) -> Documents {
     let mut d = Documents::new();
     let peerings = (0..spokes).map(|i| Name::from(format!("p{i}"))).collect();
     let vpc = |name: &str, vni: u32, peerings: Vec<Name>| {
-        let gateway_mac = Mac::new(2 << 40).unwrap();
+        let gateway_mac = Mac(2 << 40);
         Object::Vpc(Box::new(Vpc {
             name: name.into(),
             vni,
@@ -244,9 +245,9 @@ fn hub(spokes: u32) -> Documents {
         let (name, peering): (String, Name) = (format!("s{i}"), format!("p{i}").into());
         d.put(vpc(&name, i + 2, vec![peering.clone()]));
         d.put(Object::Peering(Peering { name: peering, vpcs: ["hub".into(), name.as_str().into()] }));
-        let own = Prefix::V4(0x0a00_0000 + (i << 8), 24);
+        let own = Prefix::new_assert(IpAddr::V4((0x0a00_0000 + (i << 8)).into()), 24);
         d.put(route(&name, own, Scope::Local));
-        d.put(route(&name, Prefix::V4(0, 0), Scope::Peer("hub".into())));
+        d.put(route(&name, "0.0.0.0/0".parse().unwrap(), Scope::Peer("hub".into())));
         d.put(route("hub", own, Scope::Peer(name.as_str().into())));
     }
     d

@@ -5,10 +5,10 @@
 //! What is not said gets a sensible value: a description is complete once it names the VNI, the inner addresses and the NC
 //! that sends.
 
+use abi::Mac;
 use std::fmt::Write;
 use std::net::IpAddr;
 use std::str::FromStr;
-use wire::Mac;
 use wire::{arp, checksum, ethernet, icmpv4, icmpv6, ipv4, ipv6, nd, protocol, tcp, udp, vxlan};
 
 /// Every key and word that a description may hold, with its meaning; printed in the help and in errors.

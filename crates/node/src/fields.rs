@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A frame as named header fields, for showing what changed.
 
-use wire::{be, ethernet, ipv4, ipv6, protocol, udp, vxlan, Mac};
+use abi::Mac;
+use wire::{be, ethernet, ipv4, ipv6, protocol, udp, vxlan};
 
 /// Named fields in the order of the headers; stops where the frame does.
 pub fn fields(frame: &[u8]) -> Vec<(String, String)> {

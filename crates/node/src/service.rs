@@ -343,8 +343,8 @@ impl Node {
                 ncs: ncs.get(&(spec.ifindex, spec.addr)).copied().unwrap_or(0),
                 address: spec.addr.to_string(),
                 interface,
-                mac: spec.dmac.map_or(String::new(), |m| wire::Mac(m).to_string()),
-                source_mac: wire::Mac(spec.smac).to_string(),
+                mac: spec.dmac.map_or(String::new(), |m| abi::Mac(m).to_string()),
+                source_mac: abi::Mac(spec.smac).to_string(),
                 mtu: u32::from(spec.mtu),
                 ready: spec.dmac.is_some(),
             })

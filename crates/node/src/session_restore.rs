@@ -24,8 +24,8 @@ impl Ours {
     /// Those of a plan, which the tables may not have been told yet.
     pub(crate) fn new(public: &[PublicPrefix]) -> Ours {
         let range = |p: &PublicPrefix| {
-            let len = u32::from(p.prefix.len) + if p.prefix.addr.is_ipv4() { 96 } else { 0 };
-            let first = number(p.prefix.addr);
+            let len = u32::from(p.prefix.prefix_len()) + if p.prefix.addr().is_ipv4() { 96 } else { 0 };
+            let first = number(p.prefix.addr());
             (first, first | u128::MAX.checked_shr(len).unwrap_or(0))
         };
         let mut all: Vec<_> = public.iter().map(range).collect();
@@ -78,7 +78,7 @@ mod tests {
     fn an_address_is_ours_if_a_prefix_has_it() {
         let public = |list: &[(&str, u8)]| {
             let one = |(a, len): &(&str, u8)| PublicPrefix {
-                prefix: Prefix { addr: a.parse().unwrap(), len: *len },
+                prefix: Prefix::new_assert(a.parse().unwrap(), *len),
                 accepts: false,
             };
             Ours::new(&list.iter().map(one).collect::<Vec<_>>())

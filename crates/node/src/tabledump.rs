@@ -3,12 +3,12 @@
 //! has one for a VNI; routes are the intervals that the tree cuts the addresses into, since that is what packets see.
 
 use crate::error::NodeError;
+use abi::Mac;
 use model::Kind;
 use serde_json::{json, Value};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use tables::{GroupId, RouteInterval, Target, TenantDump, VmDump, Writer};
-use wire::Mac;
 
 /// Objects of a page.
 const PAGE: usize = 1024;

@@ -5,6 +5,8 @@
 use gateway::{Batch, Frame, Gateway, Verdict, HEADROOM};
 use node::offline::{replay, Offline, Summary, PORT};
 use node::pcap::Packet;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use std::path::PathBuf;
 use wire::{arp, be, ethernet, icmpv4, ipv4, udp, vxlan};
 
@@ -61,15 +63,21 @@ fn tunnelled(vni: u32, inner: &[u8]) -> Vec<u8> {
 }
 
 /// A random packet: out, in from whom a session may be with, to the gateway itself, or nothing that anybody knows.
-fn random(rng: &mut Rng) -> Vec<u8> {
-    let remote = 0xc633_6407 + rng.below(2) as u32;
-    let (vm, vni) = [(WEB1, 100), (WEB2, 100), (WEB1, 300)][rng.below(3)];
-    let (near, far) = (1000 + rng.below(3) as u16, 53);
-    let ttl = [64, 64, 64, 1][rng.below(4)];
-    match rng.below(8) {
+fn random(rng: &mut ChaCha8Rng) -> Vec<u8> {
+    let remote = 0xc633_6407 + rng.random_range(0..2) as u32;
+    let (vm, vni) = [(WEB1, 100), (WEB2, 100), (WEB1, 300)][rng.random_range(0..3)];
+    let (near, far) = (1000 + rng.random_range(0..3) as u16, 53);
+    let ttl = [64, 64, 64, 1][rng.random_range(0..4)];
+    match rng.random_range(0..8) {
         0..=2 => tunnelled(vni, &plain(vm, remote, ttl, 17, &datagram(vm, remote, (near, far)))),
         3 => plain(remote, ELASTIC, ttl, 17, &datagram(remote, ELASTIC, (far, near))),
-        4 => plain(remote, 0xcb00_7100 + rng.below(16) as u32, ttl, 1, &ping(rng.below(2) as u8 * 8, near)),
+        4 => plain(
+            remote,
+            0xcb00_7100 + rng.random_range(0..16) as u32,
+            ttl,
+            1,
+            &ping(rng.random_range(0..2) as u8 * 8, near),
+        ),
         5 => tunnelled(vni, &plain(vm, 0x0a00_0001, ttl, 1, &ping(8, near))),
         6 => {
             let mut a = vec![0; 14 + arp::LEN];
@@ -81,18 +89,6 @@ fn random(rng: &mut Rng) -> Vec<u8> {
             tunnelled(vni, &a)
         }
         _ => plain(remote, 0xc000_0299, 64, 17, &datagram(remote, 0xc000_0299, (1, 2))),
-    }
-}
-
-/// xorshift: the tests of this crate need no more.
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as usize % n
     }
 }
 
@@ -183,18 +179,18 @@ fn a_packet_that_causes_an_error_adds_up() {
 fn whatever_is_read_at_once_each_packet_is_treated_by_itself() {
     let seed = std::env::var("TUNNY_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(0x7475_6e6e_7920_3136);
     println!("seed {seed}");
-    let mut rng = Rng(seed | 1);
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
     for round in 0..12 {
         let mut time = 1_700_000_000 * SECOND;
         let packets: Vec<Packet> = (0..400)
             .map(|_| {
-                time += [0, 0, MS, 50 * MS, SECOND, 20 * SECOND][rng.below(6)];
+                time += [0, 0, MS, 50 * MS, SECOND, 20 * SECOND][rng.random_range(0..6)];
                 // A capture may be out of order.
-                at(time - [0, 0, 0, 3 * MS][rng.below(4)], random(&mut rng))
+                at(time - [0, 0, 0, 3 * MS][rng.random_range(0..4)], random(&mut rng))
             })
             .collect();
         let (wanted, stats) = one_by_one(&packets);
-        for ahead in [1, 2 + rng.below(254), 256] {
+        for ahead in [1, 2 + rng.random_range(0..254), 256] {
             let (sent, summary, counted) = replayed(&packets, ahead);
             assert!(summary.balanced, "round {round}, {ahead} at once: {summary:?}");
             assert_eq!(summary.written, sent.len() as u64);

@@ -205,6 +205,30 @@ impl Subtable {
     fn hash(&self, values: &[u64], end: usize) -> u64 {
         values[..end].iter().fold(SEED, |hash, word| mix(hash, *word))
     }
+
+    /// Enters a flow into what is looked at before the subtable, or takes it out.
+    fn count(&mut self, tries: &mut [Trie; 4], key: &Key, values: &[u64], comes: bool) {
+        for (slot, end) in self.partial.iter_mut().zip(self.stages) {
+            let Some(partial) = slot else { continue };
+            let hash = values[..end].iter().fold(SEED, |h, w| mix(h, *w));
+            match comes {
+                true => partial.add(hash),
+                false => partial.remove(hash),
+            }
+        }
+        let change = |trie: &mut Trie, bits, len| match comes {
+            true => trie.insert(bits, len),
+            false => trie.remove(bits, len),
+        };
+        for ((trie, (field, width)), len) in tries.iter_mut().zip(TRIES).zip(self.prefixes) {
+            if len > 0 {
+                change(trie, key.get(field) << (128 - width), len);
+            }
+        }
+        if let Some((bits, len, trie)) = &mut self.ports {
+            change(trie, u128::from((key.0[PORTS] >> 32) as u32 & *bits) << 96, *len);
+        }
+    }
 }
 
 impl Classifier {
@@ -229,19 +253,7 @@ impl Classifier {
         let sub = &mut self.subtables[at];
         let values: Box<[u64]> = sub.words.iter().map(|(n, m)| key.0[usize::from(*n)] & m).collect();
         let hash = sub.hash(&values, values.len());
-        for (slot, end) in sub.partial.iter_mut().zip(sub.stages) {
-            if let Some(partial) = slot {
-                partial.add(values[..end].iter().fold(SEED, |h, w| mix(h, *w)));
-            }
-        }
-        for ((trie, (field, width)), len) in self.tries.iter_mut().zip(TRIES).zip(sub.prefixes) {
-            if len > 0 {
-                trie.insert(key.get(field) << (128 - width), len);
-            }
-        }
-        if let Some((bits, len, trie)) = &mut sub.ports {
-            trie.insert(u128::from((key.0[PORTS] >> 32) as u32 & *bits) << 96, *len);
-        }
+        sub.count(&mut self.tries, key, &values, true);
         *sub.priorities.entry(priority).or_insert(0) += 1;
         let clauses = (!clauses.is_empty()).then(|| clauses.into());
         self.clauses += usize::from(Option::is_some(&clauses));
@@ -314,19 +326,7 @@ impl Classifier {
             }
             (b, n) => self.entries[b as usize].next = n,
         }
-        for (slot, end) in sub.partial.iter_mut().zip(sub.stages) {
-            if let Some(partial) = slot {
-                partial.remove(values[..end].iter().fold(SEED, |h, w| mix(h, *w)));
-            }
-        }
-        for ((trie, (field, width)), len) in self.tries.iter_mut().zip(TRIES).zip(sub.prefixes) {
-            if len > 0 {
-                trie.remove(key.get(field) << (128 - width), len);
-            }
-        }
-        if let Some((bits, len, trie)) = &mut sub.ports {
-            trie.remove(u128::from((key.0[PORTS] >> 32) as u32 & *bits) << 96, *len);
-        }
+        sub.count(&mut self.tries, key, &values, false);
         let gone = &mut self.entries[entry as usize];
         let priority = gone.priority;
         self.clauses -= usize::from(gone.clauses.is_some());

@@ -498,9 +498,8 @@ fn hex(value: u128) -> String {
 
 fn field_text(field: Field, value: u128) -> String {
     use crate::field::Format;
-    let b = value.to_be_bytes();
     match field.info().format {
-        Format::Mac => format!("{:02x}:{:02x}:{:02x}:{:02x}:{:02x}:{:02x}", b[10], b[11], b[12], b[13], b[14], b[15]),
+        Format::Mac => abi::Mac(value as u64).to_string(),
         Format::Ipv4 => Ipv4Addr::from(value as u32).to_string(),
         Format::Ipv6 => Ipv6Addr::from(value).to_string(),
         Format::Hex => hex(value),

@@ -7,10 +7,10 @@
 
 use crate::limits::{Life, Lives};
 use crate::{OwnTimeouts, SessionInfo, TenantLimits, TenantStats};
-use abi::hash3;
+use abi::Mix;
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasher, Hasher};
+use std::hash::BuildHasher;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::OnceLock;
@@ -20,39 +20,6 @@ const SHARDS: usize = 256;
 const QUEUE_MAX: usize = 1024;
 /// Stale entries that are left alone.
 const QUEUE_SLACK: usize = 256;
-
-/// A salted hash for maps whose keys are a few numbers.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Mix(pub(crate) u64);
-
-/// Its state.
-pub(crate) struct MixHasher(u64, u64);
-
-impl BuildHasher for Mix {
-    type Hasher = MixHasher;
-    fn build_hasher(&self) -> MixHasher {
-        // Not the salt in both: of a key of one number it would cancel itself.
-        MixHasher(0, self.0)
-    }
-}
-
-impl Hasher for MixHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|b| self.write_u64((*b).into()));
-    }
-    fn write_u32(&mut self, n: u32) {
-        self.write_u64(n.into());
-    }
-    fn write_u64(&mut self, n: u64) {
-        self.0 = abi::hash1(n ^ self.0, self.1);
-    }
-    fn write_u128(&mut self, n: u128) {
-        self.0 = hash3(self.0, (n >> 64) as u64, n as u64, self.1);
-    }
-}
 
 /// A VM: VNI and address, IPv4 in the lower 32 bits with bit 32 set (no IPv6 address of a VM looks so).
 pub(crate) type Vm = (u32, u128);

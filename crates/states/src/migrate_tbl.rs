@@ -2,7 +2,7 @@
 //! `Migrate_Tbl` (§5.2): which prefixes of connections the software path judges, as both engines read it, with a counter of bytes for
 //! each entry. Layout and order of stores are described in `abi::states`; `bpf/states/migrate.h` is the reader in C.
 
-use crate::prefixes::Prefix;
+use crate::prefixes::Block;
 use crate::root::{load, store, LINE_WORDS};
 use crate::{Key, WordMemory};
 use abi::*;
@@ -66,7 +66,7 @@ pub struct Entry {
     /// IPv6.
     pub v6: bool,
     /// The prefix, of WIDTH4 or WIDTH6 bits.
-    pub prefix: Prefix,
+    pub prefix: Block,
     /// The software path judges; else the bytes are counted, no more.
     pub away: bool,
 }

@@ -13,7 +13,7 @@
 
 use crate::migrate::{allot, Share, Thresholds};
 use crate::migrate_tbl::{Entry, MigrateTbl, Place, WIDTH4, WIDTH6};
-use crate::prefixes::{Prefix, Prefixes};
+use crate::prefixes::{Block, Prefixes};
 use abi::MIGRATE_ENTRIES_MAX;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -59,7 +59,7 @@ struct Family {
     /// Units that are in `prefixes` and not yet seen by all readers.
     arriving: BTreeSet<u128>,
     /// Units that are not in `prefixes` any more and still in `Migrate_Tbl`.
-    leaving: BTreeSet<Prefix>,
+    leaving: BTreeSet<Block>,
     fast: u64,
     away: u64,
 }
@@ -406,7 +406,7 @@ impl Migration {
         let weights: HashMap<u32, u64> = self.tenants.keys().map(|vni| (*vni, self.weight(*vni).into())).collect();
         let mut some = false;
         // (flows, VNI, family, units with the busiest last)
-        let mut waiting: Vec<(u64, u32, usize, Vec<(Prefix, u64)>)> = Vec::new();
+        let mut waiting: Vec<(u64, u32, usize, Vec<(Block, u64)>)> = Vec::new();
         for (vni, tenant) in &self.tenants {
             let flows = tenant.iter().map(|f| f.fast).sum();
             for (i, family) in tenant.iter().enumerate() {
@@ -434,7 +434,7 @@ impl Migration {
     pub(crate) fn publish(&mut self) {
         let mut entries = Vec::new();
         let mut put =
-            |vni: u32, v6: usize, prefix: Prefix, away: bool| entries.push(Entry { vni, v6: v6 == 1, prefix, away });
+            |vni: u32, v6: usize, prefix: Block, away: bool| entries.push(Entry { vni, v6: v6 == 1, prefix, away });
         for (vni, tenant) in &self.tenants {
             for (v6, family) in tenant.iter().enumerate() {
                 family.prefixes.entries().for_each(|p| put(*vni, v6, p, true));
@@ -514,7 +514,7 @@ impl Migration {
             fast: t.iter().map(|f| f.fast).sum(),
             away: t.iter().map(|f| f.away).sum(),
         };
-        let entry = |(vni, v6, f, prefix): (u32, bool, &Family, Prefix)| {
+        let entry = |(vni, v6, f, prefix): (u32, bool, &Family, Block)| {
             let count = f.prefixes.sum(prefix);
             (Entry { vni, v6, prefix, away: true }, count.flows, count.bytes)
         };

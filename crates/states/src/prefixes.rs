@@ -12,10 +12,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A prefix of addresses of one family. Bits behind `len` are zero.
+/// The numbers of one family that have their first bits in common. Bits behind `len` are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Prefix {
-    /// First address.
+pub struct Block {
+    /// The first of them.
     pub addr: u128,
     /// Bits that count.
     pub len: u8,
@@ -25,9 +25,9 @@ pub struct Prefix {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edit {
     /// This prefix migrates.
-    Add(Prefix),
+    Add(Block),
     /// This entry goes; entries that come in its place are added after it, in the same list.
-    Remove(Prefix),
+    Remove(Block),
 }
 
 /// What is counted for a unit.
@@ -47,7 +47,7 @@ pub struct Prefixes {
     /// Counters by first address of the unit.
     units: BTreeMap<u128, Count>,
     /// Entries, none inside another.
-    entries: BTreeSet<Prefix>,
+    entries: BTreeSet<Block>,
 }
 
 impl Prefixes {
@@ -58,9 +58,9 @@ impl Prefixes {
     }
 
     /// The prefix of this length that an address lies in.
-    pub fn prefix(&self, addr: u128, len: u8) -> Prefix {
+    pub fn prefix(&self, addr: u128, len: u8) -> Block {
         let host = u32::from(self.width - len.min(self.width));
-        Prefix { addr: addr.checked_shr(host).map_or(0, |a| a << host), len: len.min(self.width) }
+        Block { addr: addr.checked_shr(host).map_or(0, |a| a << host), len: len.min(self.width) }
     }
 
     fn unit_of(&self, addr: u128) -> u128 {
@@ -68,12 +68,12 @@ impl Prefixes {
     }
 
     /// The other half of a prefix's parent.
-    fn sibling(&self, p: Prefix) -> Prefix {
-        Prefix { addr: p.addr ^ 1u128 << (self.width - p.len), len: p.len }
+    fn sibling(&self, p: Block) -> Block {
+        Block { addr: p.addr ^ 1u128 << (self.width - p.len), len: p.len }
     }
 
     /// The last address of a prefix.
-    fn last(&self, p: Prefix) -> u128 {
+    fn last(&self, p: Block) -> u128 {
         let host = u32::from(self.width - p.len);
         p.addr | 1u128.checked_shl(host).map_or(u128::MAX, |n| n - 1)
     }
@@ -91,7 +91,7 @@ impl Prefixes {
     }
 
     /// Bytes of flows of a prefix, whose units nobody tells apart: each unit in it gets its flows' part.
-    pub fn add_bytes_below(&mut self, p: Prefix, bytes: u64) {
+    pub fn add_bytes_below(&mut self, p: Block, bytes: u64) {
         let flows = self.sum(p).flows.max(1);
         let last = self.last(p);
         for count in self.units.range_mut(p.addr..=last).map(|(_, count)| count) {
@@ -101,7 +101,7 @@ impl Prefixes {
     }
 
     /// What all units in a prefix count together.
-    pub fn sum(&self, p: Prefix) -> Count {
+    pub fn sum(&self, p: Block) -> Count {
         let units = self.units.range(p.addr..=self.last(p)).map(|(_, count)| count);
         units.fold(Count::default(), |a, b| Count { flows: a.flows + b.flows, bytes: a.bytes.saturating_add(b.bytes) })
     }
@@ -117,14 +117,14 @@ impl Prefixes {
     }
 
     /// The entry that covers an address: its packets go to the software path.
-    pub fn entry(&self, addr: u128) -> Option<Prefix> {
+    pub fn entry(&self, addr: u128) -> Option<Block> {
         // Entries do not cover one another, so only the last one that begins at or before the address can.
-        let most = Prefix { addr, len: u8::MAX };
+        let most = Block { addr, len: u8::MAX };
         self.entries.range(..=most).next_back().copied().filter(|p| self.last(*p) >= addr)
     }
 
     /// The entries.
-    pub fn entries(&self) -> impl ExactSizeIterator<Item = Prefix> + '_ {
+    pub fn entries(&self) -> impl ExactSizeIterator<Item = Block> + '_ {
         self.entries.iter().copied()
     }
 
@@ -143,9 +143,9 @@ impl Prefixes {
     }
 
     /// The units that would: first the one with the fewest bytes a flow.
-    pub fn smallest(&self, flows: u64) -> Vec<Prefix> {
+    pub fn smallest(&self, flows: u64) -> Vec<Block> {
         let mut left = flows;
-        let more = |(unit, count): (Prefix, Count)| {
+        let more = |(unit, count): (Block, Count)| {
             let goes = left > 0;
             left = left.saturating_sub(count.flows);
             goes.then_some(unit)
@@ -154,9 +154,9 @@ impl Prefixes {
     }
 
     /// Units that have migrated, or have not, with what they count: those with the fewest bytes a flow first.
-    pub fn by_size(&self, migrated: bool) -> Vec<(Prefix, Count)> {
+    pub fn by_size(&self, migrated: bool) -> Vec<(Block, Count)> {
         let mine = |addr: &u128| self.entry(*addr).is_some() == migrated;
-        let mut list: Vec<(Prefix, Count)> =
+        let mut list: Vec<(Block, Count)> =
             self.units.iter().filter(|(a, _)| mine(a)).map(|(a, c)| (self.prefix(*a, self.unit), *c)).collect();
         // Bytes ÷ flows, without dividing. No unit is without a flow.
         let times = |c: &Count, d: &Count| u128::from(c.bytes) * u128::from(d.flows);
@@ -165,7 +165,7 @@ impl Prefixes {
     }
 
     /// A unit migrates.
-    pub fn migrate_unit(&mut self, unit: Prefix) -> Vec<Edit> {
+    pub fn migrate_unit(&mut self, unit: Block) -> Vec<Edit> {
         let mut edits = Vec::new();
         if self.entry(unit.addr).is_none() {
             self.add(unit, &mut edits);
@@ -174,12 +174,12 @@ impl Prefixes {
     }
 
     /// A unit comes back, whatever flows it has: the entry that covers it is split around it.
-    pub fn give_back(&mut self, unit: Prefix) -> Vec<Edit> {
+    pub fn give_back(&mut self, unit: Block) -> Vec<Edit> {
         self.entry(unit.addr).map_or_else(Vec::new, |entry| self.split(entry, unit))
     }
 
     /// The unit that an address lies in.
-    pub fn unit(&self, addr: u128) -> Prefix {
+    pub fn unit(&self, addr: u128) -> Block {
         self.prefix(addr, self.unit)
     }
 
@@ -200,24 +200,24 @@ impl Prefixes {
 
     /// Makes the unit shorter, so that there are fewer of them. Entries that are longer grow to a whole unit: the units are returned
     /// in which flows migrate by that which had not.
-    pub fn coarsen(&mut self, unit: u8) -> Vec<Prefix> {
+    pub fn coarsen(&mut self, unit: u8) -> Vec<Block> {
         self.unit = unit.min(self.unit);
         for (addr, count) in std::mem::take(&mut self.units) {
             let sum = self.units.entry(self.unit_of(addr)).or_default();
             (sum.flows, sum.bytes) = (sum.flows + count.flows, sum.bytes.saturating_add(count.bytes));
         }
-        let longer: Vec<Prefix> = self.entries.iter().copied().filter(|p| p.len > self.unit).collect();
+        let longer: Vec<Block> = self.entries.iter().copied().filter(|p| p.len > self.unit).collect();
         longer.iter().for_each(|p| {
             self.entries.remove(p);
         });
-        let mut grown: Vec<Prefix> = longer.iter().map(|p| self.prefix(p.addr, self.unit)).collect();
+        let mut grown: Vec<Block> = longer.iter().map(|p| self.prefix(p.addr, self.unit)).collect();
         grown.dedup();
         grown.iter().for_each(|p| self.add(*p, &mut Vec::new()));
         grown
     }
 
     /// Enters a prefix, merged with its other half as long as that is an entry.
-    fn add(&mut self, mut p: Prefix, edits: &mut Vec<Edit>) {
+    fn add(&mut self, mut p: Block, edits: &mut Vec<Edit>) {
         while p.len > 0 && self.entries.remove(&self.sibling(p)) {
             edits.push(Edit::Remove(self.sibling(p)));
             p = self.prefix(p.addr, p.len - 1);
@@ -236,7 +236,7 @@ impl Prefixes {
         }
         self.units.remove(&unit);
         let Some(entry) = self.entry(addr) else { return Vec::new() };
-        let empty = |p: &Prefix| self.units.range(p.addr..=self.last(*p)).next().is_none();
+        let empty = |p: &Block| self.units.range(p.addr..=self.last(*p)).next().is_none();
         let Some(back) = (entry.len..=self.unit).map(|len| self.prefix(addr, len)).find(empty) else {
             return Vec::new();
         };
@@ -244,7 +244,7 @@ impl Prefixes {
     }
 
     /// An entry without a part of it.
-    fn split(&mut self, entry: Prefix, back: Prefix) -> Vec<Edit> {
+    fn split(&mut self, entry: Block, back: Block) -> Vec<Edit> {
         self.entries.remove(&entry);
         let mut edits = vec![Edit::Remove(entry)];
         for len in entry.len + 1..=back.len {
@@ -259,12 +259,12 @@ impl Prefixes {
 /// The edits as a change of routes of crate `tables`, whose longest-prefix trees then serve as `Migrate_Tbl`: an address migrates if
 /// a blackhole route covers it.
 pub fn edits_as_routes(edits: &[Edit], width: u8) -> tables::RoutesChange {
-    let net = |p: &Prefix| match width {
-        32 => tables::Prefix { addr: std::net::Ipv4Addr::from_bits(p.addr as u32).into(), len: p.len },
-        _ => tables::Prefix { addr: std::net::Ipv6Addr::from_bits(p.addr).into(), len: p.len },
+    let net = |p: &Block| match width {
+        32 => abi::Prefix::new_assert(std::net::Ipv4Addr::from_bits(p.addr as u32).into(), p.len),
+        _ => abi::Prefix::new_assert(std::net::Ipv6Addr::from_bits(p.addr).into(), p.len),
     };
     // What is added and removed again in between is neither.
-    let mut state: BTreeMap<Prefix, (bool, bool)> = BTreeMap::new();
+    let mut state: BTreeMap<Block, (bool, bool)> = BTreeMap::new();
     for edit in edits {
         let (p, is) = match edit {
             Edit::Add(p) => (p, true),

@@ -302,7 +302,7 @@ impl Sorted {
 
 fn prefix(v6: bool, p: u128, len: u8) -> Prefix {
     let addr = if v6 { IpAddr::V6(Ipv6Addr::from_bits(p)) } else { IpAddr::V4(Ipv4Addr::from_bits((p >> 96) as u32)) };
-    Prefix { addr, len }
+    Prefix::new_assert(addr, len)
 }
 
 fn target(value: u32) -> Target {

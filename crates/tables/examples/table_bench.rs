@@ -37,7 +37,7 @@ fn nc(n: u32) -> IpAddr {
 }
 
 fn v4(prefix: u32, len: u8) -> Prefix {
-    Prefix { addr: IpAddr::V4(Ipv4Addr::from_bits(prefix)), len }
+    Prefix::new_assert(IpAddr::V4(Ipv4Addr::from_bits(prefix)), len)
 }
 
 /// VPC number `i`: its VMs in 10.0.0.0/16 parts, its other routes elsewhere.

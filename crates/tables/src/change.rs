@@ -2,26 +2,12 @@
 //! What the configuration writer is asked to change, and how it answers. Plain data, already resolved: VNIs, numbers and
 //! addresses; names and files are the business of crate `model`.
 
+pub use abi::Prefix;
 use abi::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A VXLAN network identifier, 24 bits.
 pub type Vni = u32;
-
-/// An address prefix. Bits behind `len` must be zero.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Prefix {
-    /// First address.
-    pub addr: IpAddr,
-    /// Bits that count, up to 32 or 128.
-    pub len: u8,
-}
-
-impl std::fmt::Display for Prefix {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}", self.addr, self.len)
-    }
-}
 
 /// Where a route leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,7 +29,7 @@ pub enum Target {
 /// One route of a VPC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Route {
-    /// Destinations.
+    /// Destinations, without bits behind the length.
     pub prefix: Prefix,
     /// Where they go.
     pub target: Target,
@@ -285,7 +271,7 @@ pub enum CommitError {
     UnknownTenant { vni: Vni },
     #[error("VPC {vni} is to be deleted and changed in one commit: do either")]
     DeletedAndChanged { vni: Vni },
-    #[error("route {prefix} of VPC {vni}: the address has bits behind the prefix length, or the length is too large")]
+    #[error("route {prefix} of VPC {vni}: the address has bits behind the prefix length")]
     BadPrefix { vni: Vni, prefix: Prefix },
     #[error("route {prefix} of VPC {vni} is given twice: keep one")]
     RouteTwice { vni: Vni, prefix: Prefix },

@@ -82,15 +82,14 @@ mod tests {
     use crate::route::lookup128;
     use crate::{HeapMemory, LineMemory};
     use memory::Lines;
+    use rand::{RngExt, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
 
     /// The trees in lines of table memory, read as route trees are.
     #[test]
     fn packed_trees_are_read_as_route_trees() {
-        let mut state = 0x9e37_79b9_7f4a_7c15u64;
-        let mut random = move |below: u64| {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (state >> 33) % below
-        };
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let mut random = |below: u64| rng.random_range(0..below);
         for n in [0usize, 1, 2, 5, 6, 7, 40, 41, 300, 3000] {
             let mut bounds: Vec<u64> = (0..2 * n).map(|_| random(1 << 20) << 44 | random(1 << 30)).collect();
             bounds.sort_unstable();

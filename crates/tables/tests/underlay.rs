@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Next hops and ECMP groups: weights, next hops of one neighbour with different MTUs, and what a reader finds.
 
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -72,11 +74,8 @@ fn random_changes_leave_exactly_what_was_asked_for() {
     let hops: Vec<NexthopId> = (1..=6).map(|n| w.put_nexthop(None, &spec(n, 1500)).unwrap()).collect();
     let group = w.set_group(None, &[]).unwrap();
     assert!(w.bind_nc_group(nc, Some(group)));
-    let mut seed = 0x5eed_u64;
-    let mut random = move |n: u64| {
-        seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (seed >> 33) % n
-    };
+    let mut rng = ChaCha8Rng::seed_from_u64(0x5eed);
+    let mut random = |n: u64| rng.random_range(0..n);
     for round in 0..5000 {
         let mut wanted: Vec<NexthopId> = (0..random(16)).map(|_| hops[random(6) as usize]).collect();
         w.set_group(Some(group), &wanted).unwrap();

@@ -68,10 +68,10 @@ fn rule(r: &mut Rng, addresses: &[IpAddr]) -> Rule {
         1 => Remote::Group((*r.pick(&NAMES)).into()),
         _ => {
             let addr = *r.pick(addresses);
-            Remote::Prefix(Prefix {
+            Remote::Prefix(Prefix::new_assert(
                 addr,
-                len: *r.pick(if addr.is_ipv4() { &[8, 20, 30, 32] } else { &[16, 64, 120, 128] }),
-            })
+                *r.pick(if addr.is_ipv4() { &[8, 20, 30, 32] } else { &[16, 64, 120, 128] }),
+            ))
         }
     };
     let services = match r.below(8) {

@@ -140,7 +140,7 @@ fn rule(c: &mut Cursor<'_>) -> Parsed<Rule> {
         Remote::Group(c.next("the name of a group")?.text.as_str().into())
     } else {
         let p = prefix(c)?;
-        Remote::Prefix(filter::Prefix { addr: p.addr, len: p.len })
+        Remote::Prefix(filter::Prefix::new_assert(p.addr, p.len))
     };
     let priority = if c.eat("priority") { c.number("priority", 65_535)? as u16 } else { 100 };
     let stateful = !(allow && c.eat("stateless"));
@@ -192,7 +192,7 @@ impl Groups {
         vnis.sort_unstable();
         vnis.dedup();
         let member = |m: &(u32, Prefix, Vec<String>)| Member {
-            prefix: filter::Prefix { addr: m.1.addr, len: m.1.len },
+            prefix: filter::Prefix::new_assert(m.1.addr, m.1.len),
             groups: m.2.iter().map(|g| g.as_str().into()).collect(),
         };
         let of = |vni: u32| self.members.iter().filter(|m| m.0 == vni).map(member).collect();

@@ -331,14 +331,14 @@ impl Internet {
     /// Public addresses, and which of them anyone may send to.
     pub fn public(&self) -> Vec<PublicPrefix> {
         let mut out = Vec::new();
-        let host = |a: Ipv4Addr| tables::Prefix { addr: IpAddr::V4(a), len: 32 };
+        let host = |a: Ipv4Addr| tables::Prefix::new_assert(IpAddr::V4(a), 32);
         for p in &self.pools {
             let accepts = self.snats.iter().any(|s| s.independent && s.pools.contains(&p.name));
             let all = p.range.0.to_bits()..=p.range.1.to_bits();
             out.extend(all.map(|a| PublicPrefix { prefix: host(Ipv4Addr::from_bits(a)), accepts }));
         }
         for s in &self.snats {
-            let prefix = |p: &Prefix| tables::Prefix { addr: p.addr, len: p.len };
+            let prefix = |p: &Prefix| tables::Prefix::new_assert(p.addr, p.len);
             out.extend(s.prefixes.iter().map(|p| PublicPrefix { prefix: prefix(p), accepts: s.independent }));
         }
         let fixed = self.elastics.iter().map(|e| e.addr).chain(self.forwards.iter().map(|f| f.addr));

@@ -175,7 +175,7 @@ fn route((prefix, target): &(crate::region::Prefix, crate::region::Target)) -> R
         T::Line => tables::Target::Line,
         T::Region => tables::Target::Region,
     };
-    Route { prefix: tables::Prefix { addr: prefix.addr, len: prefix.len }, target }
+    Route { prefix: tables::Prefix::new_assert(prefix.addr, prefix.len), target }
 }
 
 /// The commit that leads from one region to another (the underlay is not part of commits).

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A small seeded generator (SplitMix64). Its stream is fixed here, so that a printed seed gives the same packets with
-//! every version of every library.
+//! A small seeded generator: SplitMix64, whose numbers are what its paper says, and from them here what is drawn, so that a printed seed
+//! gives the same packets with every version of every library.
+
+use rand_xoshiro::rand_core::{Rng as _, SeedableRng};
+use rand_xoshiro::SplitMix64;
 
 /// The generator.
 #[derive(Clone, Debug)]
-pub struct Rng(u64);
+pub struct Rng(SplitMix64);
 
 impl Rng {
     /// From a seed.
     pub fn new(seed: u64) -> Rng {
-        Rng(seed)
+        Rng(SplitMix64::seed_from_u64(seed))
     }
 
     /// From TUNNY_SEED if that is set, else from the clock; printed either way.
@@ -25,11 +28,7 @@ impl Rng {
 
     /// 64 random bits.
     pub fn word(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        x ^ (x >> 31)
+        self.0.next_u64()
     }
 
     /// A number below `n` (0 if `n` is 0).

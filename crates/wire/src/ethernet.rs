@@ -62,24 +62,13 @@ impl<T: AsRef<[u8]>> Frame<T> {
     }
 }
 
-impl<T: AsRef<[u8]> + AsMut<[u8]>> Frame<T> {
+setters! { Frame:
     /// Sets the destination MAC address.
-    #[inline(always)]
-    pub fn set_dst(&mut self, mac: u64) {
-        be::set_mac(self.0.as_mut(), field::DST, mac);
-    }
-
+    set_dst = set_mac DST: u64;
     /// Sets the source MAC address.
-    #[inline(always)]
-    pub fn set_src(&mut self, mac: u64) {
-        be::set_mac(self.0.as_mut(), field::SRC, mac);
-    }
-
+    set_src = set_mac SRC: u64;
     /// Sets the EtherType.
-    #[inline(always)]
-    pub fn set_ethertype(&mut self, ethertype: u16) {
-        be::set_u16(self.0.as_mut(), field::ETHERTYPE, ethertype);
-    }
+    set_ethertype = set_u16 ETHERTYPE: u16;
 }
 
 /// An Ethernet header as values.

@@ -154,52 +154,27 @@ impl<T: AsRef<[u8]>> Packet<T> {
     }
 }
 
-impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
+setters! { Packet:
     /// Sets DSCP and ECN, leaving the checksum as it is.
-    #[inline(always)]
-    pub fn set_tos(&mut self, tos: u8) {
-        self.0.as_mut()[field::TOS] = tos;
-    }
+    set_tos = set_u8 TOS: u8;
+    /// Sets the total length.
+    set_total_len = set_u16 TOTAL_LEN: u16;
+    /// Sets the flags and offset word.
+    set_flags_offset = set_u16 FLAGS_OFFSET: u16;
+    /// Sets the time to live.
+    set_ttl = set_u8 TTL: u8;
+    /// Sets the source address.
+    set_src = set_u32 SRC: u32;
+    /// Sets the destination address.
+    set_dst = set_u32 DST: u32;
+    /// Sets the checksum field.
+    set_checksum = set_u16 CHECKSUM: u16;
+}
 
+impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
     /// Sets version 4 and the header's length in bytes, options counted.
     pub fn set_header_len(&mut self, len: usize) {
         self.0.as_mut()[field::VERSION_IHL] = 4 << 4 | (len / 4) as u8 & 0x0f;
-    }
-
-    /// Sets the total length.
-    #[inline(always)]
-    pub fn set_total_len(&mut self, len: u16) {
-        be::set_u16(self.0.as_mut(), field::TOTAL_LEN, len);
-    }
-
-    /// Sets the flags and offset word.
-    #[inline(always)]
-    pub fn set_flags_offset(&mut self, word: u16) {
-        be::set_u16(self.0.as_mut(), field::FLAGS_OFFSET, word);
-    }
-
-    /// Sets the time to live.
-    #[inline(always)]
-    pub fn set_ttl(&mut self, ttl: u8) {
-        self.0.as_mut()[field::TTL] = ttl;
-    }
-
-    /// Sets the source address.
-    #[inline(always)]
-    pub fn set_src(&mut self, addr: u32) {
-        be::set_u32(self.0.as_mut(), field::SRC, addr);
-    }
-
-    /// Sets the destination address.
-    #[inline(always)]
-    pub fn set_dst(&mut self, addr: u32) {
-        be::set_u32(self.0.as_mut(), field::DST, addr);
-    }
-
-    /// Sets the checksum field.
-    #[inline(always)]
-    pub fn set_checksum(&mut self, checksum: u16) {
-        be::set_u16(self.0.as_mut(), field::CHECKSUM, checksum);
     }
 
     /// Computes the header checksum afresh.

@@ -84,42 +84,25 @@ impl<T: AsRef<[u8]>> Packet<T> {
     }
 }
 
+setters! { Packet:
+    /// Sets the payload length.
+    set_payload_len = set_u16 PAYLOAD_LEN: u16;
+    /// Sets the next header.
+    set_next_header = set_u8 NEXT_HEADER: u8;
+    /// Sets the hop limit.
+    set_hop_limit = set_u8 HOP_LIMIT: u8;
+    /// Sets the source address.
+    set_src = set_u128 SRC: u128;
+    /// Sets the destination address.
+    set_dst = set_u128 DST: u128;
+}
+
 impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
     /// Sets DSCP and ECN.
     #[inline(always)]
     pub fn set_traffic_class(&mut self, class: u8) {
         let word = be::u16(self.0.as_ref(), field::VERSION);
         be::set_u16(self.0.as_mut(), field::VERSION, word & 0xf00f | (class as u16) << 4);
-    }
-
-    /// Sets the payload length.
-    #[inline(always)]
-    pub fn set_payload_len(&mut self, len: u16) {
-        be::set_u16(self.0.as_mut(), field::PAYLOAD_LEN, len);
-    }
-
-    /// Sets the next header.
-    #[inline(always)]
-    pub fn set_next_header(&mut self, protocol: u8) {
-        self.0.as_mut()[field::NEXT_HEADER] = protocol;
-    }
-
-    /// Sets the hop limit.
-    #[inline(always)]
-    pub fn set_hop_limit(&mut self, hops: u8) {
-        self.0.as_mut()[field::HOP_LIMIT] = hops;
-    }
-
-    /// Sets the source address.
-    #[inline(always)]
-    pub fn set_src(&mut self, addr: u128) {
-        be::set_u128(self.0.as_mut(), field::SRC, addr);
-    }
-
-    /// Sets the destination address.
-    #[inline(always)]
-    pub fn set_dst(&mut self, addr: u128) {
-        be::set_u128(self.0.as_mut(), field::DST, addr);
     }
 }
 

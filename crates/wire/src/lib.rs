@@ -9,7 +9,7 @@
 //! `emit` writes one.
 //!
 //! Numbers are in host order: an IPv4 address is a `u32` (10.0.0.1 = 0x0a000001), an IPv6 address a `u128`, a MAC
-//! address a `u64` of 48 bits (first octet uppermost), as in table memory. [`Mac`] prints and parses the last.
+//! address a `u64` of 48 bits (first octet uppermost), as in table memory.
 #![forbid(unsafe_code)]
 
 /// A view over anything that lends bytes, with the two constructors that all views have.
@@ -45,6 +45,21 @@ macro_rules! view {
     };
 }
 
+/// Setters of fields that are whole numbers: `setters!(Name: docs set_it = be::function FIELD: type; …)`.
+macro_rules! setters {
+    ($name:ident: $($(#[$doc:meta])* $set:ident = $put:ident $field:ident: $number:ty;)*) => {
+        impl<T: AsMut<[u8]>> $name<T> {
+            $(
+                $(#[$doc])*
+                #[inline(always)]
+                pub fn $set(&mut self, value: $number) {
+                    crate::be::$put(self.0.as_mut(), field::$field, value);
+                }
+            )*
+        }
+    };
+}
+
 pub mod arp;
 pub mod checksum;
 pub mod ethernet;
@@ -52,13 +67,10 @@ pub mod icmpv4;
 pub mod icmpv6;
 pub mod ipv4;
 pub mod ipv6;
-mod mac;
 pub mod nd;
 pub mod tcp;
 pub mod udp;
 pub mod vxlan;
-
-pub use mac::Mac;
 
 /// Why bytes are not what they claim to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,6 +176,11 @@ pub mod be {
             Some(to) => *to = bytes,
             None => unreachable!("the range has N bytes"),
         }
+    }
+    /// Stores a byte.
+    #[inline(always)]
+    pub fn set_u8(b: &mut [u8], at: usize, v: u8) {
+        b[at] = v;
     }
     /// Stores two bytes.
     #[inline(always)]

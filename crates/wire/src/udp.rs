@@ -57,12 +57,12 @@ impl<T: AsRef<[u8]>> Packet<T> {
     }
 }
 
-impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
+setters! { Packet:
     /// Sets the checksum field.
-    pub fn set_checksum(&mut self, c: u16) {
-        be::set_u16(self.0.as_mut(), field::CHECKSUM, c);
-    }
+    set_checksum = set_u16 CHECKSUM: u16;
+}
 
+impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
     /// Computes the checksum over the datagram; a computed 0 is sent as 0xffff.
     pub fn fill_checksum(&mut self, pseudo: u64) {
         self.set_checksum(0);

@@ -2,7 +2,7 @@
 //! [`XdpEngine`]: the loaded program, its maps and links.
 
 use crate::link::{Link, TxWatch};
-use crate::memory::{Maps, READERS_BYTES};
+use crate::memory::{TableMaps, READERS_BYTES, TABLE_SEGMENTS};
 use crate::{sys, BpfMemory, BpfSessionMemory, BpfStates, XdpError};
 use abi::{layout_hash, program_hash, Root};
 use libbpf_rs::{MapCore, OpenObject};
@@ -98,13 +98,10 @@ impl XdpEngine {
         }
         let memory = {
             let map = |name| find_map(&object, name);
-            let maps = Maps {
-                root: map("tunny_root")?,
-                segments: map("tunny_segments")?,
-                stats: map("tunny_stats")?,
-                readers: readers.as_fd(),
-            };
-            BpfMemory::open(&maps, pins.clone()).map_err(XdpError::call("Mapping the table memory"))?
+            let (root, segments) = (map("tunny_root")?, map("tunny_segments")?);
+            let more = TableMaps::open(map("tunny_stats")?, readers.as_fd());
+            more.and_then(|more| BpfMemory::open(&TABLE_SEGMENTS, root, segments, more, pins.clone()))
+                .map_err(XdpError::call("Mapping the table memory"))?
         };
         Ok(XdpEngine {
             links: Vec::new(),
@@ -136,6 +133,7 @@ impl XdpEngine {
             &crate::memory::SESSION_SEGMENTS,
             self.map(root)?,
             self.map(segments)?,
+            (),
             self.pins.clone(),
         );
         memory.map(Arc::new).map_err(XdpError::call("Mapping the session memory"))

@@ -30,27 +30,39 @@ pub(crate) static SESSION_SEGMENTS: Kind = Kind {
     arena_bytes: session::ARENA_BYTES,
 };
 
-/// A root and lines on BPF maps.
-pub struct BpfLineMemory<R> {
+/// A root and lines on BPF maps, and what else belongs to them.
+pub struct BpfLineMemory<R, More = ()> {
     root: Mapping,
     segments: Segments,
+    more: More,
     kind: PhantomData<fn() -> R>,
 }
 
 /// Session memory on BPF maps.
 pub type BpfSessionMemory = BpfLineMemory<SessionRoot>;
 
-impl<R> BpfLineMemory<R> {
+/// Table memory on BPF maps.
+pub type BpfMemory = BpfLineMemory<Root, TableMaps>;
+
+/// What table memory has beside its lines.
+pub struct TableMaps {
+    stats: Mapping,
+    readers: Mapping,
+}
+
+impl<R, More> BpfLineMemory<R, More> {
     /// Maps what the maps hold already. New segments are pinned in `pins`.
     pub(crate) fn open(
         kind: &'static Kind,
         root: BorrowedFd,
         segments: BorrowedFd,
+        more: More,
         pins: Option<PathBuf>,
-    ) -> io::Result<BpfLineMemory<R>> {
+    ) -> io::Result<BpfLineMemory<R, More>> {
         Ok(BpfLineMemory {
             root: Mapping::of_map(root, size_of::<R>(), true)?,
             segments: Segments::open(kind, segments, pins)?,
+            more,
             kind: PhantomData,
         })
     }
@@ -58,7 +70,7 @@ impl<R> BpfLineMemory<R> {
 
 // SAFETY: the root's mapping has its size, both mappings live as long as the struct, and `limit` is raised only after the
 // segments are mapped and known to the kernel.
-unsafe impl<R> LineMemory<R> for BpfLineMemory<R> {
+unsafe impl<R, More: Send + Sync> LineMemory<R> for BpfLineMemory<R, More> {
     fn root(&self) -> *mut R {
         self.root.at().cast()
     }
@@ -80,63 +92,23 @@ unsafe impl<R> LineMemory<R> for BpfLineMemory<R> {
     }
 }
 
-/// The maps that table memory is made of.
-pub(crate) struct Maps<'a> {
-    pub(crate) root: BorrowedFd<'a>,
-    pub(crate) segments: BorrowedFd<'a>,
-    pub(crate) stats: BorrowedFd<'a>,
-    pub(crate) readers: BorrowedFd<'a>,
-}
-
-/// Table memory on BPF maps.
-pub struct BpfMemory {
-    arena: BpfLineMemory<Root>,
-    stats: Mapping,
-    readers: Mapping,
-}
-
-impl BpfMemory {
-    /// Maps what the maps hold already. New segments are pinned in `pins`.
-    pub(crate) fn open(maps: &Maps, pins: Option<PathBuf>) -> io::Result<BpfMemory> {
-        Ok(BpfMemory {
-            arena: BpfLineMemory::open(&TABLE_SEGMENTS, maps.root, maps.segments, pins)?,
-            stats: Mapping::of_map(maps.stats, size_of::<Stats>() * SLOTS_MAX as usize, true)?,
-            readers: Mapping::of_map(maps.readers, READERS_BYTES, true)?,
+impl TableMaps {
+    pub(crate) fn open(stats: BorrowedFd, readers: BorrowedFd) -> io::Result<TableMaps> {
+        Ok(TableMaps {
+            stats: Mapping::of_map(stats, size_of::<Stats>() * SLOTS_MAX as usize, true)?,
+            readers: Mapping::of_map(readers, READERS_BYTES, true)?,
         })
-    }
-}
-
-// SAFETY: all of it is the arena's.
-unsafe impl LineMemory<Root> for BpfMemory {
-    fn root(&self) -> *mut Root {
-        self.arena.root()
-    }
-
-    fn base(&self) -> *mut u8 {
-        self.arena.base()
-    }
-
-    fn limit(&self) -> &AtomicU32 {
-        self.arena.limit()
-    }
-
-    fn grow(&self, n: u32) -> io::Result<()> {
-        self.arena.grow(n)
-    }
-
-    fn grace(&self) {
-        self.arena.grace();
     }
 }
 
 // SAFETY: the mapping of the statistics has SLOTS_MAX elements and lives as long as the struct.
 unsafe impl Memory for BpfMemory {
     fn stats(&self) -> *mut Stats {
-        self.stats.at().cast()
+        self.more.stats.at().cast()
     }
 
     fn readers(&self) -> &Readers {
         // SAFETY: the mapping is longer than Readers, page-aligned and was zeroed by the kernel; zeroes are valid Readers.
-        unsafe { &*self.readers.at().cast::<Readers>() }
+        unsafe { &*self.more.readers.at().cast::<Readers>() }
     }
 }

@@ -5,20 +5,13 @@ mod common;
 use abi::*;
 use common::rig::*;
 use common::*;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use tables::LineMemory;
 use xdp::object::{run_program, Object, RunOptions};
 use xdp::{Attach, Options, Origin, XdpEngine, XdpError};
 
 static HASHES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hashes.bpf.o"));
-
-/// SplitMix64.
-fn random(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
-}
 
 #[test]
 fn c_and_rust_compute_the_same_hashes() {
@@ -27,16 +20,16 @@ fn c_and_rust_compute_the_same_hashes() {
     }
     let object = Object::load("hashes", HASHES, &[], &[]).unwrap();
     let program = object.program("hashes").unwrap();
-    let mut state = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
-    println!("seed {state:#x}");
+    let seed = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
+    println!("seed {seed:#x}");
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
     for round in 0..5000 {
         // Edges first, then anything.
-        let word = |state: &mut u64| match round {
+        let k: [u64; 6] = std::array::from_fn(|_| match round {
             0 => 0,
             1 => u64::MAX,
-            _ => random(state),
-        };
-        let k: [u64; 6] = std::array::from_fn(|_| word(&mut state));
+            _ => rng.random(),
+        });
         let mut packet = [0u8; 128];
         for (to, from) in packet.chunks_exact_mut(8).zip(k) {
             to.copy_from_slice(&from.to_ne_bytes());
@@ -223,8 +216,9 @@ fn punts_are_metered_as_rfc_2698_has_it() {
         let Some(engine) = engine() else { return };
         let (port, _far) = veth("tnyup", "tnyfar", 1500);
         let _listener = engine.prepare_test(port).unwrap();
-        let mut state = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
-        println!("seed {state:#x}");
+        let seed = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
+        println!("seed {seed:#x}");
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
         // ARP of the VPC, and a packet whose tenant is not known when it is handed over.
         let mut arp = packet(NC_A, VNI, VM_B, 64);
         arp[62..64].copy_from_slice(&[8, 6]);
@@ -235,12 +229,12 @@ fn punts_are_metered_as_rfc_2698_has_it() {
         stranger[16..18].copy_from_slice(&length.to_be_bytes());
         build(&engine.memory(), 0);
         for round in 0..60 {
-            let mut limit = || (!random(&mut state).is_multiple_of(5)).then(|| 1 + random(&mut state) % 8);
+            let mut limit = || rng.random_bool(0.8).then(|| rng.random_range(1..=8));
             let (mut total, mut tenant) = (TwoRates([limit(), limit()]), TwoRates([limit(), limit()]));
             set_punts(&engine.memory(), total.words(), tenant.words());
             let mut want = (0, 0);
             for i in 0..24 {
-                let known = !random(&mut state).is_multiple_of(4);
+                let known = rng.random_bool(0.75);
                 let mine = if known { tenant.color() } else { 1 };
                 let passes = [true, mine != 2, mine == 0][total.color() as usize];
                 let run = engine.test_run(if known { &arp } else { &stranger }, port, 1).unwrap();

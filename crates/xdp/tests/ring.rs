@@ -45,7 +45,7 @@ fn region(engine: &XdpEngine, vnis: impl Iterator<Item = u32>) -> (Writer, Table
             ..Default::default()
         }),
         routes: RoutesChange::Replace(vec![Route {
-            prefix: Prefix { addr: Ipv4Addr::new(192, 168, 0, 0).into(), len: 16 },
+            prefix: Prefix::new_assert(Ipv4Addr::new(192, 168, 0, 0).into(), 16),
             target: Target::Local,
         }]),
         ..Default::default()

@@ -58,7 +58,7 @@ fn vm(n: u32) -> u32 {
 }
 
 fn route(prefix: u32, len: u8, target: Target) -> Route {
-    Route { prefix: Prefix { addr: address(prefix), len }, target }
+    Route { prefix: Prefix::new_assert(address(prefix), len), target }
 }
 
 fn settings() -> TenantSettings {
@@ -349,14 +349,13 @@ fn grown_under_traffic(most: u32) {
                     }
                 }
             });
-            let mut x = 1u64;
+            let mut rng = ChaCha8Rng::seed_from_u64(1);
             while !done.load(Ordering::Relaxed) {
                 let most = there.load(Ordering::Acquire);
                 if most == 0 {
                     continue;
                 }
-                x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                let n = ((x >> 33) % u64::from(most)) as u32;
+                let n = rng.random_range(0..most);
                 let (vni, addr, mac) = place(n);
                 assert_eq!(send(&engine, vni, addr), Ok((nc(n), mac)), "VM {n} of {most}");
                 sent.fetch_add(1, Ordering::Relaxed);

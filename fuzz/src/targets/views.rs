@@ -2,6 +2,7 @@
 //! Crate `wire`: no accessor of a checked view panics, and what is parsed is emitted as it was.
 
 use super::Target;
+use abi::Mac;
 use std::hint::black_box;
 use wire::*;
 

@@ -24,6 +24,9 @@ mod tree;
 mod units;
 
 use judge::Outcome;
+use rand::seq::SliceRandom;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
 use report::{Judged, Report};
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -216,7 +219,7 @@ fn choose(o: &Options, tree: &tree::Tree) -> Result<Vec<u32>, String> {
     }
     let mut by_crate = BTreeMap::<&str, Vec<u32>>::new();
     live.for_each(|m| by_crate.entry(&m.krate).or_default().push(m.id));
-    let mut rng = Splitmix(o.seed);
+    let mut rng = ChaCha8Rng::seed_from_u64(o.seed);
     let samples: Vec<Vec<u32>> = by_crate.into_values().map(|ids| sample(ids, o.sample, &mut rng)).collect();
     // In turn, so that a run that ends early has as many of each crate.
     let longest = samples.iter().map(Vec::len).max().unwrap_or(0);
@@ -224,26 +227,9 @@ fn choose(o: &Options, tree: &tree::Tree) -> Result<Vec<u32>, String> {
 }
 
 /// So many of these, each as likely as the others; 0: all.
-fn sample(mut ids: Vec<u32>, n: usize, rng: &mut Splitmix) -> Vec<u32> {
+fn sample(mut ids: Vec<u32>, n: usize, rng: &mut ChaCha8Rng) -> Vec<u32> {
     let n = if n == 0 { ids.len() } else { n.min(ids.len()) };
-    for i in 0..n {
-        let j = i + (rng.next() % (ids.len() - i) as u64) as usize;
-        ids.swap(i, j);
-    }
-    ids.truncate(n);
-    ids
-}
-
-/// A small generator of random numbers (Steele, Lea and Flood).
-struct Splitmix(u64);
-
-impl Splitmix {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
+    ids.partial_shuffle(rng, n).0.to_vec()
 }
 
 fn run(o: &Options, tree: &tree::Tree, bench: &units::Bench, ids: &[u32], begin: Instant) -> BTreeMap<u32, Outcome> {

@@ -7,8 +7,9 @@
 //! checked ([`crate::ltm::Recheck`]), and in between packets the rest is checked in slices.
 use super::Subject;
 use crate::engine::{Engine, Setup};
-use crate::partition::splitmix;
 use pipeline::{Conntrack, Pipeline, RuleId};
+use rand::{Rng, SeedableRng};
+use rand_xoshiro::SplitMix64;
 
 /// How the experiment is run.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
@@ -74,7 +75,7 @@ pub fn churn(
 ) -> Churn {
     let mut engine = Engine::new(plan.setup);
     let mut ct = Conntrack::new(1 << 20);
-    let mut random = plan.seed;
+    let mut random = SplitMix64::seed_from_u64(plan.seed);
     for (n, key) in subject.headers.iter().enumerate() {
         engine.packet(key, &pipeline, &mut ct, n as u64, &mut || 0);
         if n % 4096 == 0 {
@@ -92,7 +93,7 @@ pub fn churn(
         let mut packets = 0u64;
         while clock() - start < plan.interval {
             for _ in 0..64 {
-                let key = &subject.headers[(splitmix(&mut random) % subject.headers.len() as u64) as usize];
+                let key = &subject.headers[(random.next_u64() % subject.headers.len() as u64) as usize];
                 engine.packet(key, &pipeline, &mut ct, now, &mut || 0);
             }
             packets += 64;
@@ -130,10 +131,10 @@ fn recovered(after: &[f64], mean: f64) -> Option<usize> {
 
 /// The rules that change. They hang on the seed alone: how many packets were sent before differs from cache to cache and from run to run.
 fn chosen(pipeline: &Pipeline, plan: &Plan) -> Vec<RuleId> {
-    let mut random = plan.seed ^ 0x6368_6f73_656e;
+    let mut random = SplitMix64::seed_from_u64(plan.seed ^ 0x6368_6f73_656e);
     let mut of_table: Vec<RuleId> = pipeline.rules().filter(|(_, r)| r.table == plan.table).map(|(id, _)| id).collect();
     of_table.sort_unstable();
-    of_table.retain(|_| splitmix(&mut random) % 100 < plan.percent);
+    of_table.retain(|_| random.next_u64() % 100 < plan.percent);
     of_table
 }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The tree against a list, under random operations.
 use super::*;
-use crate::partition::splitmix;
 use crate::words::{sparse, WORDS};
+use rand::{Rng, SeedableRng};
+use rand_xoshiro::SplitMix64;
 
 #[derive(Clone)]
 struct Listed {
@@ -14,17 +15,17 @@ struct Listed {
 }
 
 /// A mask in the manner of `kind`: prefixes in two words; any bits of three words; words that no other mask has; more than a line.
-fn mask(kind: u64, random: &mut u64) -> Words {
+fn mask(kind: u64, random: &mut SplitMix64) -> Words {
     let mut mask = [0; WORDS];
     match kind % 4 {
         0 => {
             mask[0] = 0xff;
-            mask[1] = !0 << (splitmix(random) % 12);
-            mask[2] = !0 << (splitmix(random) % 12);
+            mask[1] = !0 << (random.next_u64() % 12);
+            mask[2] = !0 << (random.next_u64() % 12);
         }
-        1 => (0..3).for_each(|i| mask[i] = splitmix(random) & 0xf),
-        2 => mask[3 + (splitmix(random) % 40) as usize] = 0x3,
-        _ => (0..7 + (splitmix(random) % 12) as usize).for_each(|i| mask[i * 2] = 1 << (i % 4)),
+        1 => (0..3).for_each(|i| mask[i] = random.next_u64() & 0xf),
+        2 => mask[3 + (random.next_u64() % 40) as usize] = 0x3,
+        _ => (0..7 + (random.next_u64() % 12) as usize).for_each(|i| mask[i * 2] = 1 << (i % 4)),
     }
     mask
 }
@@ -64,25 +65,25 @@ fn check(index: &Index, records: &Records, list: &[Listed], tag: Tag, key: &Word
 
 /// Runs random operations; returns how many groups the tree had at most.
 fn run(seed: u64, steps: u64, limit: usize, kinds: u64) -> usize {
-    let mut random = seed;
+    let mut random = SplitMix64::seed_from_u64(seed);
     let (mut index, mut records) = (Index::new(seed), Records::new(1 << 16));
     let mut list: Vec<Listed> = Vec::new();
     let mut free: Vec<u32> = (0..limit as u32).rev().collect();
     let mut groups = 0;
     for step in 0..steps {
         let what = format!("seed {seed}, step {step}");
-        let tag = (splitmix(&mut random) % 2) as Tag;
+        let tag = (random.next_u64() % 2) as Tag;
         // Values that are few, so that entries overlap; half of the keys are those of an entry.
-        let mut key: Words = std::array::from_fn(|_| splitmix(&mut random) & 0x1f);
-        if let (0, false) = (splitmix(&mut random) % 2, list.is_empty()) {
-            let e = &list[(splitmix(&mut random) % list.len() as u64) as usize];
+        let mut key: Words = std::array::from_fn(|_| random.next_u64() & 0x1f);
+        if let (0, false) = (random.next_u64() % 2, list.is_empty()) {
+            let e = &list[(random.next_u64() % list.len() as u64) as usize];
             (0..WORDS).for_each(|i| key[i] = key[i] & !e.mask[i] | e.values[i]);
         }
         let growing = (step / (limit as u64 * 2)).is_multiple_of(2);
-        match splitmix(&mut random) % 8 {
+        match random.next_u64() % 8 {
             n if n < if growing { 5 } else { 2 } && !free.is_empty() => {
-                let kind = splitmix(&mut random) % kinds;
-                let (mask, priority) = (mask(kind, &mut random), (splitmix(&mut random) % 5) as u16);
+                let kind = random.next_u64() % kinds;
+                let (mask, priority) = (mask(kind, &mut random), (random.next_u64() % 5) as u16);
                 let values: Words = std::array::from_fn(|i| key[i] & mask[i]);
                 let words = sparse(&mask);
                 let shape = records.shape_of(tag, priority, &words);
@@ -97,7 +98,7 @@ fn run(seed: u64, steps: u64, limit: usize, kinds: u64) -> usize {
                 }
             }
             0..=4 if !list.is_empty() => {
-                let gone = list.swap_remove((splitmix(&mut random) % list.len() as u64) as usize);
+                let gone = list.swap_remove((random.next_u64() % list.len() as u64) as usize);
                 assert_eq!(records.example(gone.slot), gone.values, "{what}");
                 assert!(index.remove(&mut records, gone.slot), "{what}: it lies where its record leads");
                 records.take(gone.slot);

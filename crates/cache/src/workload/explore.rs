@@ -2,8 +2,9 @@
 //! Traffic made for a pipeline whose traffic is not known, and what becomes of traffic in a pipeline.
 use super::generate::{trace, Packet, Parameters};
 use super::input::Trace;
-use crate::partition::splitmix;
 use pipeline::{Conntrack, Field, Key, Pipeline};
+use rand::{Rng, SeedableRng};
+use rand_xoshiro::SplitMix64;
 use std::collections::{HashMap, HashSet};
 
 /// What becomes of traffic in the pipeline itself, whatever cache is before it.
@@ -43,13 +44,13 @@ impl Fate {
 /// those that go a new way are kept and changed further. The flows of the trace are then drawn from what was found, with free bits
 /// (those that the pipeline did not look at) at random.
 pub fn explore(pipeline: &Pipeline, tries: usize, parameters: &Parameters, seed: u64) -> Trace {
-    let mut random = seed;
+    let mut random = SplitMix64::seed_from_u64(seed);
     let values = values(pipeline);
     let mut found: Vec<(Key, usize)> = vec![(Key::default(), 1)];
     let mut seen = HashSet::new();
     for _ in 0..tries {
-        let mut key = found[(splitmix(&mut random) % found.len() as u64) as usize].0;
-        for _ in 0..1 + splitmix(&mut random) % 4 {
+        let mut key = found[(random.next_u64() % found.len() as u64) as usize].0;
+        for _ in 0..1 + random.next_u64() % 4 {
             change(&mut key, &values, &mut random);
         }
         let journey = pipeline.run(&key, &mut Conntrack::new(16), 0);
@@ -62,15 +63,15 @@ pub fn explore(pipeline: &Pipeline, tries: usize, parameters: &Parameters, seed:
     // Long ways are what traffic is about; what is dropped at once is a tenth of it.
     let longest = found.iter().map(|f| f.1).max().unwrap_or(1);
     let (long, short): (Vec<_>, Vec<_>) = found.into_iter().partition(|f| f.1 * 2 > longest);
-    let pick = |random: &mut u64| {
-        let from = if short.is_empty() || !splitmix(random).is_multiple_of(10) { &long } else { &short };
-        from[(splitmix(random) % from.len() as u64) as usize].0
+    let pick = |random: &mut SplitMix64| {
+        let from = if short.is_empty() || !random.next_u64().is_multiple_of(10) { &long } else { &short };
+        from[(random.next_u64() % from.len() as u64) as usize].0
     };
     let mut headers = Vec::with_capacity(parameters.flows);
     for _ in 0..parameters.flows {
         let mut key = pick(&mut random);
         if matches!(key.get(Field::NwProto), 6 | 17) && key.get(Field::EthType) != 0x0806 {
-            key.set(Field::TcpSrc, 1024 + u128::from(splitmix(&mut random) % 60_000));
+            key.set(Field::TcpSrc, 1024 + u128::from(random.next_u64() % 60_000));
         }
         headers.push(key);
     }
@@ -114,11 +115,11 @@ fn values(pipeline: &Pipeline) -> Vec<(Field, Vec<(u128, u128)>)> {
     all
 }
 
-fn change(key: &mut Key, values: &[(Field, Vec<(u128, u128)>)], random: &mut u64) {
-    let Some((field, seen)) = values.get((splitmix(random) % values.len().max(1) as u64) as usize) else { return };
-    let (value, mask) = seen[(splitmix(random) % seen.len() as u64) as usize];
-    let noise = u128::from(splitmix(random)) << 64 | u128::from(splitmix(random));
-    let free = if splitmix(random).is_multiple_of(2) { noise } else { 0 };
+fn change(key: &mut Key, values: &[(Field, Vec<(u128, u128)>)], random: &mut SplitMix64) {
+    let Some((field, seen)) = values.get((random.next_u64() % values.len().max(1) as u64) as usize) else { return };
+    let (value, mask) = seen[(random.next_u64() % seen.len() as u64) as usize];
+    let noise = u128::from(random.next_u64()) << 64 | u128::from(random.next_u64());
+    let free = if random.next_u64().is_multiple_of(2) { noise } else { 0 };
     key.set(*field, value & mask | free & !mask);
     let ip = matches!(field, Field::NwSrc | Field::NwDst | Field::NwProto | Field::TcpSrc | Field::TcpDst);
     if ip && key.get(Field::EthType) != 0x0800 {
@@ -126,7 +127,7 @@ fn change(key: &mut Key, values: &[(Field, Vec<(u128, u128)>)], random: &mut u64
         key.set(Field::NwTtl, 64);
     }
     if matches!(field, Field::TcpSrc | Field::TcpDst) && !matches!(key.get(Field::NwProto), 6 | 17) {
-        key.set(Field::NwProto, if splitmix(random).is_multiple_of(2) { 6 } else { 17 });
+        key.set(Field::NwProto, if random.next_u64().is_multiple_of(2) { 6 } else { 17 });
     }
     if key.get(Field::VlanTci) & 0x1000 != 0 {
         key.set(Field::VlanTpid, 0x8100);

@@ -6,12 +6,13 @@
 //! source, destination and service recur in the set, low locality draws them evenly. [`Parameters::FIXED`] holds the only
 //! figures; they were chosen once, for all pipelines, before any result was looked at.
 use super::models::{Does, Match, Model, TableModel};
-use super::rules::{recurrence, Ports, Prefix, Rule, ANY};
-use crate::partition::splitmix;
+use super::rules::{recurrence, Ports, Rule, ANY};
+use abi::{Ipv4Net, Mac};
 use pipeline::{Field, Key};
+use rand::{Rng, RngExt, SeedableRng};
+use rand_xoshiro::SplitMix64;
 use std::collections::HashSet;
 use std::fmt::Write as _;
-use std::net::Ipv4Addr;
 
 /// Whether flows share parts of their ways much or little.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
@@ -78,11 +79,11 @@ pub struct Workload {
 
 /// Makes the workload of a model.
 pub fn generate(model: &Model, rules: &[Rule], locality: Locality, parameters: &Parameters, seed: u64) -> Workload {
-    let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x7475_6e6e_7963_6163;
+    let mut random = SplitMix64::seed_from_u64(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x7475_6e6e_7963_6163);
     let mut out = Emitter::new(model, parameters);
     let draw = Draw::new(rules, locality);
     for _ in 0..parameters.flows {
-        let table_path = (splitmix(&mut random) % model.table_paths.len() as u64) as usize;
+        let table_path = (random.next_u64() % model.table_paths.len() as u64) as usize;
         out.flow(&rules[draw.pick(&mut random)], table_path, &mut random);
     }
     let (flows, headers) = out.finish();
@@ -108,27 +109,23 @@ impl Draw {
         Draw { sums: sums.collect() }
     }
 
-    fn pick(&self, random: &mut u64) -> usize {
-        let at = unit(random) * self.sums.last().copied().unwrap_or(0.0);
+    fn pick(&self, random: &mut SplitMix64) -> usize {
+        let at = random.random::<f64>() * self.sums.last().copied().unwrap_or(0.0);
         self.sums.partition_point(|&s| s <= at).min(self.sums.len() - 1)
     }
 }
 
-fn unit(random: &mut u64) -> f64 {
-    (splitmix(random) >> 11) as f64 / (1u64 << 53) as f64
-}
-
 /// A bounded Pareto variate: heavy-tailed between `low` and `high`.
-fn pareto((exponent, low, high): (f64, f64, f64), random: &mut u64) -> f64 {
+fn pareto((exponent, low, high): (f64, f64, f64), random: &mut SplitMix64) -> f64 {
     let tail = (low / high).powf(exponent);
-    low / (1.0 - unit(random) * (1.0 - tail)).powf(1.0 / exponent)
+    low / (1.0 - random.random::<f64>() * (1.0 - tail)).powf(1.0 / exponent)
 }
 
 /// The packets of all flows in order of time. A flow begins at any time; what would come after the end is left out.
-pub fn trace(flows: usize, parameters: &Parameters, random: &mut u64) -> Vec<Packet> {
+pub fn trace(flows: usize, parameters: &Parameters, random: &mut SplitMix64) -> Vec<Packet> {
     let mut packets = Vec::with_capacity(flows * 5);
     for flow in 0..flows as u32 {
-        let mut time = splitmix(random) % parameters.duration;
+        let mut time = random.next_u64() % parameters.duration;
         for n in 0..pareto(parameters.size, random) as u64 {
             if n > 0 {
                 time += (pareto(parameters.gap, random) * 1e9) as u64;
@@ -145,12 +142,16 @@ pub fn trace(flows: usize, parameters: &Parameters, random: &mut u64) -> Vec<Pac
 
 /// A number that depends on these words only.
 fn hash(a: u64, b: u64) -> u64 {
-    let mut state = a.wrapping_mul(0xff51_afd7_ed55_8ccd) ^ b;
-    splitmix(&mut state)
+    SplitMix64::seed_from_u64(a.wrapping_mul(0xff51_afd7_ed55_8ccd) ^ b).next_u64()
 }
 
-fn code(prefix: Prefix) -> u64 {
-    u64::from(prefix.address) << 8 | u64::from(prefix.length)
+fn code(prefix: Ipv4Net) -> u64 {
+    u64::from(prefix.addr().to_bits()) << 8 | u64::from(prefix.prefix_len())
+}
+
+/// An address in a prefix.
+fn pick(prefix: Ipv4Net, random: u64) -> u32 {
+    prefix.addr().to_bits() | random as u32 & prefix.hostmask().to_bits()
 }
 
 /// Who sends a flow, and whom it meets on layer 2.
@@ -163,9 +164,9 @@ struct Sender {
 }
 
 impl Sender {
-    fn new(model: &Model, parameters: &Parameters, rule: &Rule, table_path: usize, random: &mut u64) -> Sender {
+    fn new(model: &Model, parameters: &Parameters, rule: &Rule, table_path: usize, random: &mut SplitMix64) -> Sender {
         let by_source = hash(1, code(rule.src));
-        let any = splitmix(random);
+        let any = random.next_u64();
         let member = if model.port_by_source { by_source } else { any } % parameters.ports;
         Sender {
             port: (1 + table_path as u64 * parameters.ports + member) as u16,
@@ -177,7 +178,7 @@ impl Sender {
     }
 }
 
-fn header(rule: &Rule, sender: &Sender, random: &mut u64) -> Key {
+fn header(rule: &Rule, sender: &Sender, random: &mut SplitMix64) -> Key {
     let mut key = Key::default();
     key.set(Field::InPort, sender.port.into());
     key.set(Field::EthSrc, sender.eth_src.into());
@@ -185,8 +186,8 @@ fn header(rule: &Rule, sender: &Sender, random: &mut u64) -> Key {
     key.set(Field::VlanTpid, 0x8100);
     key.set(Field::VlanTci, u128::from(0x1000 | sender.vlan));
     key.set(Field::EthType, 0x0800);
-    key.set(Field::NwSrc, rule.src.pick(splitmix(random)).into());
-    key.set(Field::NwDst, rule.dst.pick(splitmix(random)).into());
+    key.set(Field::NwSrc, pick(rule.src, random.next_u64()).into());
+    key.set(Field::NwDst, pick(rule.dst, random.next_u64()).into());
     key.set(Field::NwTtl, 64);
     let protocol = rule.protocol.unwrap_or(6);
     key.set(Field::NwProto, protocol.into());
@@ -197,8 +198,8 @@ fn header(rule: &Rule, sender: &Sender, random: &mut u64) -> Key {
     key
 }
 
-fn port((low, high): Ports, random: &mut u64) -> u16 {
-    low + (splitmix(random) % (u64::from(high - low) + 1)) as u16
+fn port((low, high): Ports, random: &mut SplitMix64) -> u16 {
+    low + (random.next_u64() % (u64::from(high - low) + 1)) as u16
 }
 
 /// The flow tables while they are being filled.
@@ -223,7 +224,7 @@ impl<'a> Emitter<'a> {
     }
 
     /// Adds a flow and what the tables need for it; returns its number.
-    pub fn flow(&mut self, rule: &Rule, table_path: usize, random: &mut u64) -> u32 {
+    pub fn flow(&mut self, rule: &Rule, table_path: usize, random: &mut SplitMix64) -> u32 {
         let sender = Sender::new(self.tables.model, &self.parameters, rule, table_path, random);
         self.tables.spread(rule, table_path, &sender);
         self.headers.push(header(rule, &sender, random));
@@ -372,10 +373,10 @@ impl State<'_> {
             match field {
                 Match::InPort => more(format_args!("in_port={}", self.sender.port)),
                 Match::Vlan => more(format_args!("dl_vlan={}", self.sender.vlan)),
-                Match::EthSrc => more(format_args!("dl_src={}", mac(self.sender.eth_src))),
-                Match::EthDst => more(format_args!("dl_dst={}", mac(self.eth_dst))),
-                Match::IpSrc if self.rule.src.length > 0 => more(format_args!("nw_src={}", prefix(self.rule.src))),
-                Match::IpDst if self.rule.dst.length > 0 => more(format_args!("nw_dst={}", prefix(self.rule.dst))),
+                Match::EthSrc => more(format_args!("dl_src={}", Mac(self.sender.eth_src))),
+                Match::EthDst => more(format_args!("dl_dst={}", Mac(self.eth_dst))),
+                Match::IpSrc if self.rule.src.prefix_len() > 0 => more(format_args!("nw_src={}", self.rule.src)),
+                Match::IpDst if self.rule.dst.prefix_len() > 0 => more(format_args!("nw_dst={}", self.rule.dst)),
                 Match::OutPort => more(format_args!("reg1={:#x}", self.out_port)),
                 _ => {}
             }
@@ -401,7 +402,7 @@ impl State<'_> {
 
     /// The more specific first: destination, then source, then ports.
     fn priority(&self, table: &TableModel, protocol: bool, source_mask: u16, destination_mask: u16) -> u32 {
-        let length = |field: Match, p: Prefix| if self.has(table, field) { u32::from(p.length) } else { 0 };
+        let length = |field: Match, p: Ipv4Net| if self.has(table, field) { u32::from(p.prefix_len()) } else { 0 };
         let addresses = length(Match::IpDst, self.rule.dst) * 33 + length(Match::IpSrc, self.rule.src);
         10 + (addresses * 17 + destination_mask.count_ones()) * 3 + u32::from(protocol) + u32::from(source_mask != 0)
     }
@@ -413,7 +414,7 @@ impl State<'_> {
             }
             Does::Route => format!(
                 "dec_ttl,set_field:02:00:03:00:00:01->eth_src,set_field:{}->eth_dst,set_field:{}->reg1,",
-                mac(0x02_00_02_00_00_00 | next_hop(self.rule)),
+                Mac(0x02_00_02_00_00_00 | next_hop(self.rule)),
                 1000 + next_hop(self.rule) % 48
             ),
             Does::Switch => format!("set_field:{}->reg1,", 1000 + hash(6, self.eth_dst) % 48),
@@ -424,15 +425,6 @@ impl State<'_> {
             None => format!("{does}output:NXM_NX_REG1[]"),
         }
     }
-}
-
-fn mac(value: u64) -> String {
-    let b = value.to_be_bytes();
-    format!("{:02x}:{:02x}:{:02x}:{:02x}:{:02x}:{:02x}", b[2], b[3], b[4], b[5], b[6], b[7])
-}
-
-fn prefix(p: Prefix) -> String {
-    format!("{}/{}", Ipv4Addr::from(p.address), p.length)
 }
 
 /// The masks that together cover a range of ports.

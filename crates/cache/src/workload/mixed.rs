@@ -11,55 +11,33 @@
 //! of the program is known, [`Traffic::Mixed`] at telling flows apart that come at the same time.
 use super::generate::{Emitter, Packet, Parameters, Workload};
 use super::models::Model;
-use super::rules::{Ports, Prefix, Rule, ANY};
-use crate::partition::splitmix;
+use super::rules::{Ports, Rule, ANY};
+use rand::{Rng, SeedableRng};
+use rand_xoshiro::SplitMix64;
 use std::collections::HashMap;
+use std::net::Ipv4Addr;
 
-/// A pattern.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Traffic {
-    /// Half of the packets of crossed flows, half of lone ones that fit into half of the entries.
-    Mixed,
-    /// Lone flows that just fit as whole entries.
-    Lone,
-    /// Ever new lone flows of three packets each, which come back just before a cache of whole entries forgets them.
-    Bursts,
-    /// Crossed and lone flows in turns, each for eight times as many packets as there are entries.
-    Phases,
-    /// The same in turns as long as an epoch of the adaptive cache.
-    Flip,
-    /// Crossed flows in which the destination depends on the source, then ones in which the service depends on the destination, in turns.
-    Pairs,
-    /// Crossed flows on ever more ways of the pipeline, those with least in common with the first one last.
-    Reveal,
+named! {
+    /// A pattern.
+    pub enum Traffic {
+        /// Half of the packets of crossed flows, half of lone ones that fit into half of the entries.
+        Mixed = "mixed",
+        /// Lone flows that just fit as whole entries.
+        Lone = "lone",
+        /// Ever new lone flows of three packets each, which come back just before a cache of whole entries forgets them.
+        Bursts = "bursts",
+        /// Crossed and lone flows in turns, each for eight times as many packets as there are entries.
+        Phases = "phases",
+        /// The same in turns as long as an epoch of the adaptive cache.
+        Flip = "flip",
+        /// Crossed flows in which the destination depends on the source, then ones in which the service depends on the destination, in turns.
+        Pairs = "pairs",
+        /// Crossed flows on ever more ways of the pipeline, those with least in common with the first one last.
+        Reveal = "reveal",
+    }
 }
 
 impl Traffic {
-    /// All of them.
-    pub const ALL: [Traffic; 7] = [
-        Traffic::Mixed,
-        Traffic::Lone,
-        Traffic::Bursts,
-        Traffic::Phases,
-        Traffic::Flip,
-        Traffic::Pairs,
-        Traffic::Reveal,
-    ];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Traffic::Mixed => "mixed",
-            Traffic::Lone => "lone",
-            Traffic::Bursts => "bursts",
-            Traffic::Phases => "phases",
-            Traffic::Flip => "flip",
-            Traffic::Pairs => "pairs",
-            Traffic::Reveal => "reveal",
-        }
-    }
-
     /// The pattern of this name.
     pub fn named(name: &str) -> Option<Traffic> {
         Traffic::ALL.into_iter().find(|t| t.name() == name)
@@ -78,7 +56,7 @@ pub struct Size {
 /// Makes it for a model.
 pub fn traffic(model: &Model, what: Traffic, size: Size, seed: u64) -> Workload {
     let parameters = Parameters::FIXED;
-    let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x6d69_7865_6421;
+    let random = SplitMix64::seed_from_u64(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x6d69_7865_6421);
     let mut maker = Maker { model, out: Emitter::new(model, &parameters), flows: HashMap::new(), random, size };
     let step = parameters.duration / size.packets.max(1) as u64;
     let packets = (0..size.packets).map(|n| Packet { time: n as u64 * step, flow: maker.packet(what, n) }).collect();
@@ -91,7 +69,7 @@ struct Maker<'a> {
     out: Emitter<'a>,
     /// Flows by what they are.
     flows: HashMap<(Which, u64), u32>,
-    random: u64,
+    random: SplitMix64,
     size: Size,
 }
 
@@ -111,7 +89,7 @@ impl Maker<'_> {
     }
 
     fn below(&mut self, n: u64) -> u64 {
-        splitmix(&mut self.random) % n.max(1)
+        self.random.next_u64() % n.max(1)
     }
 
     fn packet(&mut self, what: Traffic, n: usize) -> u32 {
@@ -163,8 +141,8 @@ impl Maker<'_> {
         }
         let (table_paths, crossed) = (self.model.table_paths.len() as u64, self.crossing());
         // What a flow is depends on its number alone.
-        let mut state = index ^ (which as u64) << 56;
-        let mut draw = |n: u64| splitmix(&mut state) % n;
+        let mut state = SplitMix64::seed_from_u64(index ^ (which as u64) << 56);
+        let mut draw = |n: u64| state.next_u64() % n;
         let (rule, table_path) = match which {
             Which::Crossed => (rule(draw(crossed), draw(crossed), None, draw(crossed)), index % table_paths),
             Which::Lone => {
@@ -189,10 +167,11 @@ impl Maker<'_> {
 fn rule(source: u64, destination: u64, sport: Option<u64>, dport: u64) -> Rule {
     // Neighbours in number are not neighbours as addresses: prefixes do not cover them together.
     let spread = |n: u64| (n as u32).wrapping_mul(0x9e37_79b1);
+    let host = |address: u32| Ipv4Addr::from(address).into();
     let exact = |port: u64| -> Ports { (1 + port as u16, 1 + port as u16) };
     Rule {
-        src: Prefix::new(spread(source), 32),
-        dst: Prefix::new(spread(destination) ^ 0x5555_5555, 32),
+        src: host(spread(source)),
+        dst: host(spread(destination) ^ 0x5555_5555),
         sport: sport.map_or(ANY, exact),
         dport: exact(dport),
         protocol: Some(6),

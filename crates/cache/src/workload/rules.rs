@@ -5,34 +5,10 @@
 //! names its seeds (acl1-5, fw1-5, ipc1-2). Of each family only summary statistics are used: how many distinct source and
 //! destination prefixes, port pairs and protocols a set of 10 000 rules has, how long the prefixes are, how many sources are
 //! wildcards. The sets themselves are not part of this project.
-use crate::partition::splitmix;
+use abi::Ipv4Net;
+use rand::{Rng, RngExt, SeedableRng};
+use rand_xoshiro::SplitMix64;
 use std::collections::HashMap;
-
-/// An IPv4 prefix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Prefix {
-    /// The address; bits beyond the length are 0.
-    pub address: u32,
-    /// The length, 0 to 32.
-    pub length: u8,
-}
-
-impl Prefix {
-    /// The prefix of this length that holds the address.
-    pub fn new(address: u32, length: u8) -> Prefix {
-        let length = length.min(32);
-        Prefix { address: address & mask(length), length }
-    }
-
-    /// An address in it.
-    pub fn pick(&self, random: u64) -> u32 {
-        self.address | (random as u32 & !mask(self.length))
-    }
-}
-
-fn mask(length: u8) -> u32 {
-    u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0)
-}
 
 /// Ports, an inclusive range.
 pub type Ports = (u16, u16);
@@ -44,9 +20,9 @@ pub const ANY: Ports = (0, u16::MAX);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rule {
     /// Source.
-    pub src: Prefix,
+    pub src: Ipv4Net,
     /// Destination.
-    pub dst: Prefix,
+    pub dst: Ipv4Net,
     /// Source ports.
     pub sport: Ports,
     /// Destination ports.
@@ -120,11 +96,9 @@ fn rule(line: &str) -> Result<Rule, (usize, String)> {
     Ok(Rule { src, dst, sport, dport, protocol })
 }
 
-fn prefix(text: &str) -> Option<Prefix> {
+fn prefix(text: &str) -> Option<Ipv4Net> {
     let (address, length) = text.split_once('/')?;
-    let address: std::net::Ipv4Addr = address.parse().ok()?;
-    let length: u8 = length.parse().ok().filter(|l| *l <= 32)?;
-    Some(Prefix::new(address.into(), length))
+    Some(Ipv4Net::new(address.parse().ok()?, length.parse().ok()?).ok()?.trunc())
 }
 
 /// What is known of a family: all counts are for a set of 10 000 rules.
@@ -197,9 +171,9 @@ pub fn made(name: &str, seed: u64) -> Option<Vec<Rule>> {
 
 struct Maker<'a> {
     family: &'a Family,
-    random: u64,
-    sources: Vec<Prefix>,
-    destinations: Vec<Prefix>,
+    random: SplitMix64,
+    sources: Vec<Ipv4Net>,
+    destinations: Vec<Ipv4Net>,
     source_ports: Vec<Ports>,
     destination_ports: Vec<Ports>,
 }
@@ -207,7 +181,7 @@ struct Maker<'a> {
 impl Maker<'_> {
     fn new(family: &Family, count: usize, seed: u64) -> Maker<'_> {
         let name = family.name.bytes().fold(0u64, |h, b| h.wrapping_mul(31).wrapping_add(u64::from(b)));
-        let mut random = seed ^ name << 32 ^ count as u64;
+        let mut random = SplitMix64::seed_from_u64(seed ^ name << 32 ^ count as u64);
         let scale = |n: usize| (n * count / 10_000).max(20);
         let sources = prefixes(scale(family.sources), family.source_lengths, &mut random);
         let destinations = prefixes(scale(family.destinations), family.destination_lengths, &mut random);
@@ -232,9 +206,9 @@ impl Maker<'_> {
     }
 
     fn rule(&mut self) -> Rule {
-        let everything = Prefix::new(0, 0);
-        let any_source = splitmix(&mut self.random) % 100 < self.family.any_source;
-        let any_destination = !any_source && splitmix(&mut self.random) % 100 < self.family.any_destination;
+        let everything = Ipv4Net::default();
+        let any_source = self.random.next_u64() % 100 < self.family.any_source;
+        let any_destination = !any_source && self.random.next_u64() % 100 < self.family.any_destination;
         let src = if any_source { everything } else { self.sources[skewed(self.sources.len(), &mut self.random)] };
         let dst = if any_destination {
             everything
@@ -243,7 +217,7 @@ impl Maker<'_> {
         };
         let sport = self.source_ports[skewed(self.source_ports.len(), &mut self.random)];
         let dport = self.destination_ports[skewed(self.destination_ports.len(), &mut self.random)];
-        let protocol = match splitmix(&mut self.random) % 100 {
+        let protocol = match self.random.next_u64() % 100 {
             0..=69 => Some(6),
             70..=89 => Some(17),
             90..=93 if (sport, dport) == (ANY, ANY) => Some(1),
@@ -255,9 +229,9 @@ impl Maker<'_> {
 }
 
 /// An index below `n`: half of the draws fall evenly, half on the first ones, as prefixes in filter sets do.
-fn skewed(n: usize, random: &mut u64) -> usize {
-    let even = splitmix(random);
-    let unit = (splitmix(random) >> 11) as f64 / (1u64 << 53) as f64;
+fn skewed(n: usize, random: &mut SplitMix64) -> usize {
+    let even = random.next_u64();
+    let unit: f64 = random.random();
     match even % 2 {
         0 => (even / 2 % n as u64) as usize,
         _ => ((n as f64).powf(unit) as usize - 1).min(n - 1),
@@ -265,25 +239,25 @@ fn skewed(n: usize, random: &mut u64) -> usize {
 }
 
 /// Distinct prefixes that nest: most lie in a few dozen networks.
-fn prefixes(count: usize, lengths: &[(u8, u64)], random: &mut u64) -> Vec<Prefix> {
-    let networks: Vec<u32> = (0..24).map(|_| splitmix(random) as u32 & 0xffff_0000 | 0x0100_0000).collect();
+fn prefixes(count: usize, lengths: &[(u8, u64)], random: &mut SplitMix64) -> Vec<Ipv4Net> {
+    let networks: Vec<u32> = (0..24).map(|_| random.next_u64() as u32 & 0xffff_0000 | 0x0100_0000).collect();
     let total: u64 = lengths.iter().map(|l| l.1).sum();
     let mut seen = std::collections::HashSet::with_capacity(count);
     let mut all = Vec::with_capacity(count);
     for _ in 0..count * 8 {
-        let mut draw = splitmix(random) % total;
+        let mut draw = random.next_u64() % total;
         let length = lengths.iter().find(|(_, weight)| {
             let hit = draw < *weight;
             draw = draw.wrapping_sub(*weight);
             hit
         });
         let base = networks[skewed(networks.len(), random)];
-        let wide = if splitmix(random).is_multiple_of(4) {
-            splitmix(random) as u32
+        let wide = if random.next_u64().is_multiple_of(4) {
+            random.next_u64() as u32
         } else {
-            base | splitmix(random) as u32 & 0xffff
+            base | random.next_u64() as u32 & 0xffff
         };
-        let prefix = Prefix::new(wide, length.map_or(32, |l| l.0));
+        let prefix = Ipv4Net::new_assert(wide.into(), length.map_or(32, |l| l.0)).trunc();
         if seen.insert(prefix) {
             all.push(prefix);
         }
@@ -295,7 +269,7 @@ fn prefixes(count: usize, lengths: &[(u8, u64)], random: &mut u64) -> Vec<Prefix
 }
 
 /// Port ranges: any, the high ports, and well-known single ports.
-fn ranges(count: usize, random: &mut u64) -> Vec<Ports> {
+fn ranges(count: usize, random: &mut SplitMix64) -> Vec<Ports> {
     const KNOWN: [u16; 12] = [80, 443, 53, 25, 22, 110, 1521, 123, 161, 5631, 1433, 8080];
     let mut all = vec![ANY];
     for n in 1..count {
@@ -305,7 +279,7 @@ fn ranges(count: usize, random: &mut u64) -> Vec<Ports> {
                 continue;
             }
             2..=13 => KNOWN[n - 2],
-            _ => splitmix(random) as u16,
+            _ => random.next_u64() as u16,
         };
         all.push((single, single));
     }
@@ -336,7 +310,7 @@ mod tests {
     fn a_line_is_read_and_a_bad_one_is_named() {
         let good = "@10.0.0.0/8\t10.1.2.3/32\t0 : 65535\t80 : 443\t0x06/0xFF\t0x0000/0x0200\t\n";
         let rules = parse("x", good).unwrap();
-        assert_eq!((rules[0].src.length, rules[0].dport, rules[0].protocol), (8, (80, 443), Some(6)));
+        assert_eq!((rules[0].src.prefix_len(), rules[0].dport, rules[0].protocol), (8, (80, 443), Some(6)));
         for (bad, line, column) in [
             ("10.0.0.0/8 1.1.1.1/32 0 : 1 0 : 1 0x06/0xFF", 1, 1),
             ("@10.0.0.0/33 1.1.1.1/32 0 : 1 0 : 1 0x06/0xFF", 1, 2),

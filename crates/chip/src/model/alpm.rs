@@ -7,7 +7,7 @@
 //! carries a copy of it, and takes a place for it. Up to `subtrees` pivots share a partition; its rows hold the pivot's
 //! prefixes with all bits, so prefixes of another subtree of the partition never match.
 
-use super::key::{Bits, Prefix, BITS};
+use super::key::{Bits, KeyPrefix, BITS};
 use std::collections::BTreeMap;
 
 /// Shape of the table.
@@ -28,9 +28,9 @@ pub struct Shape {
 /// A subtree.
 #[derive(Clone, Debug)]
 struct Subtree {
-    root: Prefix,
+    root: KeyPrefix,
     partition: u32,
-    prefixes: BTreeMap<Prefix, u32>,
+    prefixes: BTreeMap<KeyPrefix, u32>,
     /// The prefixes in order, each with the one around it.
     rows: Vec<Row>,
     /// Of each its number in that order.
@@ -43,7 +43,7 @@ struct Subtree {
 /// that covers an address is the last one not behind it, or one of those around that.
 #[derive(Clone, Copy, Debug)]
 struct Row {
-    prefix: Prefix,
+    prefix: KeyPrefix,
     value: u32,
     /// The next shorter prefix around this one; NONE if there is none.
     around: u32,
@@ -53,7 +53,7 @@ const NONE: u32 = u32::MAX;
 
 /// A piece of a subtree on its way to another partition.
 struct Cut {
-    root: Prefix,
+    root: KeyPrefix,
     /// Its prefixes, by their place in order.
     taken: Vec<usize>,
     covering: Option<(u32, u32)>,
@@ -64,7 +64,12 @@ struct Cut {
 }
 
 impl Subtree {
-    fn new(root: Prefix, partition: u32, prefixes: BTreeMap<Prefix, u32>, covering: Option<(u32, u32)>) -> Subtree {
+    fn new(
+        root: KeyPrefix,
+        partition: u32,
+        prefixes: BTreeMap<KeyPrefix, u32>,
+        covering: Option<(u32, u32)>,
+    ) -> Subtree {
         let mut s = Subtree { root, partition, prefixes, rows: Vec::new(), keys: Vec::new(), covering };
         s.rank();
         s
@@ -134,15 +139,15 @@ pub struct Full {
 }
 
 struct Carver<'a> {
-    sorted: &'a [(Prefix, u32)],
+    sorted: &'a [(KeyPrefix, u32)],
     shape: Shape,
     limit: u32,
-    roots: Vec<(Prefix, Vec<usize>)>,
+    roots: Vec<(KeyPrefix, Vec<usize>)>,
 }
 
 impl Carver<'_> {
     /// Cuts the prefixes `range`, all below `node`; returns those that stay with the node.
-    fn cut(&mut self, range: std::ops::Range<usize>, node: Prefix) -> Vec<usize> {
+    fn cut(&mut self, range: std::ops::Range<usize>, node: KeyPrefix) -> Vec<usize> {
         if range.is_empty() {
             return Vec::new();
         }
@@ -153,8 +158,8 @@ impl Carver<'_> {
         while len < shallowest && len < BITS && first.bits.bit(len) == last.bits.bit(len) {
             len += 1;
         }
-        let node = Prefix { bits: first.bits.first(len), len };
-        let fits_window = |n: &Prefix, s: &Self, all: &[usize]| {
+        let node = KeyPrefix { bits: first.bits.first(len), len };
+        let fits_window = |n: &KeyPrefix, s: &Self, all: &[usize]| {
             s.shape.window >= BITS || all.iter().all(|i| s.sorted[*i].0.len <= n.len + s.shape.window)
         };
         let all: Vec<usize> = range.clone().collect();
@@ -177,7 +182,7 @@ impl Carver<'_> {
                     bits.addr |= 1 << (BITS - 1 - len)
                 }
             }
-            Prefix { bits, len: len + 1 }
+            KeyPrefix { bits, len: len + 1 }
         };
         let mut left = self.cut(rest.start..middle, child(false));
         let mut right = self.cut(middle..rest.end, child(true));
@@ -204,7 +209,7 @@ impl Carver<'_> {
     }
 
     /// Makes a pivot of the deepest node above these prefixes.
-    fn root(&mut self, node: Prefix, mut taken: Vec<usize>) {
+    fn root(&mut self, node: KeyPrefix, mut taken: Vec<usize>) {
         taken.sort_unstable();
         let first = self.sorted[taken[0]].0;
         let shallowest = taken.iter().map(|i| self.sorted[*i].0.len).min().unwrap_or(node.len);
@@ -213,13 +218,13 @@ impl Carver<'_> {
         while len < shallowest && first.bits.bit(len) == last.bits.bit(len) {
             len += 1;
         }
-        self.roots.push((Prefix { bits: first.bits.first(len), len }, taken));
+        self.roots.push((KeyPrefix { bits: first.bits.first(len), len }, taken));
     }
 }
 
 impl Alpm {
     /// Builds the table; `prefixes` need no order, the last of equal ones counts.
-    pub fn build(shape: Shape, prefixes: &[(Prefix, u32)]) -> Result<Alpm, Full> {
+    pub fn build(shape: Shape, prefixes: &[(KeyPrefix, u32)]) -> Result<Alpm, Full> {
         let mut sorted = prefixes.to_vec();
         sorted.sort_by_key(|p| p.0);
         sorted.dedup_by(|later, first| {
@@ -237,9 +242,9 @@ impl Alpm {
         let mut limit = (shape.bucket * 3 / 4).max(least);
         while limit >= least {
             let mut carver = Carver { sorted: &sorted, shape, limit, roots: Vec::new() };
-            let left = carver.cut(0..sorted.len(), Prefix { bits: Bits { vni: 0, addr: 0 }, len: 0 });
+            let left = carver.cut(0..sorted.len(), KeyPrefix { bits: Bits { vni: 0, addr: 0 }, len: 0 });
             if !left.is_empty() {
-                carver.root(Prefix { bits: Bits { vni: 0, addr: 0 }, len: 0 }, left);
+                carver.root(KeyPrefix { bits: Bits { vni: 0, addr: 0 }, len: 0 }, left);
             }
             if carver.roots.len() as u32 > pivots_max {
                 break;
@@ -253,7 +258,7 @@ impl Alpm {
         best
     }
 
-    fn pack(shape: Shape, sorted: &[(Prefix, u32)], roots: Vec<(Prefix, Vec<usize>)>) -> Result<Alpm, Full> {
+    fn pack(shape: Shape, sorted: &[(KeyPrefix, u32)], roots: Vec<(KeyPrefix, Vec<usize>)>) -> Result<Alpm, Full> {
         let mut subtrees: Vec<Subtree> = roots
             .into_iter()
             .map(|(root, taken)| {
@@ -390,7 +395,7 @@ impl Alpm {
     }
 
     /// Inserts a prefix or changes its value. A partition that is full is relieved by cutting the subtree in two.
-    pub fn insert(&mut self, p: Prefix, value: u32) -> Result<(), Full> {
+    pub fn insert(&mut self, p: KeyPrefix, value: u32) -> Result<(), Full> {
         if self.covering(&p).is_none() {
             self.plant(&p)?;
         }
@@ -426,7 +431,7 @@ impl Alpm {
     }
 
     /// Removes a prefix; its value if it was there.
-    pub fn remove(&mut self, p: &Prefix) -> Option<u32> {
+    pub fn remove(&mut self, p: &KeyPrefix) -> Option<u32> {
         let id = self.covering(p)?;
         let value = self.subtrees[id].prefixes.remove(p)?;
         self.subtrees[id].rank();
@@ -446,7 +451,7 @@ impl Alpm {
     }
 
     /// The subtree that must hold a prefix: that of the longest pivot that covers all of it.
-    fn covering(&self, p: &Prefix) -> Option<usize> {
+    fn covering(&self, p: &KeyPrefix) -> Option<usize> {
         let mut id = self.subtree(&p.bits)?;
         while self.subtrees[id].root.len > p.len {
             id = self.parent(id)?;
@@ -464,7 +469,7 @@ impl Alpm {
     }
 
     /// The longest prefix strictly above `p`.
-    fn above(&self, p: &Prefix) -> Option<(u32, u32)> {
+    fn above(&self, p: &KeyPrefix) -> Option<(u32, u32)> {
         let mut best = None;
         let mut at = self.covering(p);
         while let Some(id) = at {
@@ -481,7 +486,7 @@ impl Alpm {
     }
 
     /// Pivots below `p` whose covering prefix is `p` or something shorter: they get the new one.
-    fn recover_below(&mut self, p: &Prefix, new: Option<(u32, u32)>) {
+    fn recover_below(&mut self, p: &KeyPrefix, new: Option<(u32, u32)>) {
         for s in &mut self.subtrees {
             let below = s.root.len > p.len && p.covers(&s.root.bits);
             if !below || s.covering.is_some_and(|c| c.0 > p.len) {
@@ -499,7 +504,7 @@ impl Alpm {
     }
 
     /// Every pivot below `p` that had no covering prefix gets a copy of it: its partition needs a place, and `p`'s own too.
-    fn room_for_copies(&mut self, p: &Prefix) -> Result<(), Full> {
+    fn room_for_copies(&mut self, p: &KeyPrefix) -> Result<(), Full> {
         for _ in 0..BITS {
             let mut need: BTreeMap<u32, u32> = BTreeMap::new();
             let own = self.covering(p).map(|id| self.subtrees[id].partition);
@@ -523,9 +528,9 @@ impl Alpm {
     }
 
     /// A first, empty subtree for a place that no pivot covers.
-    fn plant(&mut self, p: &Prefix) -> Result<(), Full> {
+    fn plant(&mut self, p: &KeyPrefix) -> Result<(), Full> {
         let len = p.len.min(self.shape.pivot_min.max(24));
-        let root = Prefix { bits: p.bits.first(len), len };
+        let root = KeyPrefix { bits: p.bits.first(len), len };
         let partition = self.roomiest(1).ok_or_else(|| self.full())?;
         self.partitions[partition].1 += 1;
         self.subtrees.push(Subtree::new(root, partition as u32, BTreeMap::new(), None));
@@ -540,17 +545,18 @@ impl Alpm {
 
     /// The piece of a subtree to cut off, of at most `limit` prefixes, that is nearest to half of it and that a partition has
     /// room for.
-    fn cut(&self, id: usize, sorted: &[(Prefix, u32)], limit: u32) -> Option<Cut> {
+    fn cut(&self, id: usize, sorted: &[(KeyPrefix, u32)], limit: u32) -> Option<Cut> {
         let shape = Shape { window: self.shape.window, ..self.shape };
         let mine = self.subtrees[id].root;
         let mut carver = Carver { sorted, shape, limit, roots: Vec::new() };
         carver.cut(0..sorted.len(), mine);
         // Everything of this subtree below the new root goes with it, also what the carver cut off deeper down.
         let half = sorted.len() / 2;
-        let below = |root: &Prefix| -> Vec<usize> {
+        let below = |root: &KeyPrefix| -> Vec<usize> {
             (0..sorted.len()).filter(|i| sorted[*i].0.len >= root.len && root.covers(&sorted[*i].0.bits)).collect()
         };
-        let mut roots: Vec<(Prefix, Vec<usize>)> = carver.roots.iter().map(|(root, _)| (*root, below(root))).collect();
+        let mut roots: Vec<(KeyPrefix, Vec<usize>)> =
+            carver.roots.iter().map(|(root, _)| (*root, below(root))).collect();
         roots.retain(|(root, taken)| *root != mine && !taken.is_empty());
         roots.sort_by_key(|(_, taken)| taken.len().abs_diff(half));
         let old = self.subtrees[id].covering;
@@ -564,7 +570,7 @@ impl Alpm {
     /// Cuts about half of a subtree off into another partition, or less if none has room for as much. False if there is none
     /// with room.
     fn relieve(&mut self, id: usize) -> bool {
-        let sorted: Vec<(Prefix, u32)> = self.subtrees[id].prefixes.iter().map(|(p, v)| (*p, *v)).collect();
+        let sorted: Vec<(KeyPrefix, u32)> = self.subtrees[id].prefixes.iter().map(|(p, v)| (*p, *v)).collect();
         let size = self.subtrees[id].size();
         let limits = (1..).map(|halvings| size >> halvings).take_while(|limit| *limit > 2).chain([2]);
         let Some(Cut { root, taken, covering, size, to }) = limits.into_iter().find_map(|l| self.cut(id, &sorted, l))
@@ -572,7 +578,7 @@ impl Alpm {
             return false;
         };
         // New places are filled first, then the pivot is set, then the old places are freed: packets never miss.
-        let prefixes: BTreeMap<Prefix, u32> = taken.iter().map(|i| sorted[*i]).collect();
+        let prefixes: BTreeMap<KeyPrefix, u32> = taken.iter().map(|i| sorted[*i]).collect();
         let from = self.subtrees[id].partition as usize;
         for p in prefixes.keys() {
             self.subtrees[id].prefixes.remove(p);
@@ -612,9 +618,9 @@ impl Alpm {
 }
 
 /// The longest prefix strictly above a root.
-fn covering(sorted: &[(Prefix, u32)], root: &Prefix) -> Option<(u32, u32)> {
+fn covering(sorted: &[(KeyPrefix, u32)], root: &KeyPrefix) -> Option<(u32, u32)> {
     (0..root.len).rev().find_map(|len| {
-        let p = Prefix { bits: root.bits.first(len), len };
+        let p = KeyPrefix { bits: root.bits.first(len), len };
         let i = sorted.binary_search_by_key(&p, |e| e.0).ok()?;
         Some((len, sorted[i].1))
     })

@@ -7,8 +7,10 @@
 //! exceptions that is looked up first, whole. For keys that are not installed nobody knows: that is the false match which
 //! the digest's width makes rare and only whole keys make impossible.
 
+use super::key::mix;
 use super::key::{Address, Map};
-use super::rng::{mix, Rng};
+use rand::{RngExt, SeedableRng};
+use rand_xoshiro::SplitMix64;
 
 /// Shape of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +55,7 @@ pub struct HashTable {
     index: Map<Address, u32>,
     same_digest: Map<u32, Vec<u32>>,
     exceptions: Map<Address, u32>,
-    rng: Rng,
+    rng: SplitMix64,
     moves: u64,
 }
 
@@ -83,7 +85,7 @@ impl HashTable {
             index: Map::default(),
             same_digest: Map::default(),
             exceptions: Map::default(),
-            rng: Rng::new(salt),
+            rng: SplitMix64::seed_from_u64(salt),
             moves: 0,
         }
     }
@@ -221,7 +223,7 @@ impl HashTable {
                 }
                 return true;
             }
-            let pick = self.rng.below((WAYS * pack) as u64) as usize;
+            let pick = self.rng.random_range(0..(WAYS * pack) as u64) as usize;
             let i = rows[pick / pack] + pick % pack;
             let old = self.slots[i].id;
             self.put(now, i);

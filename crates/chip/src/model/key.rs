@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Addresses and prefixes in a VPC as the chip's tables know them.
 
-use super::rng::mix;
 use std::hash::{BuildHasherDefault, Hasher};
+
+/// Mixes a word (the finaliser of SplitMix64).
+pub fn mix(mut x: u64) -> u64 {
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
 
 /// A map by address or VPC. Its hash is quick and no secret: nobody from outside chooses what a plan is made of.
 pub type Map<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<MixHasher>>;
@@ -134,21 +140,21 @@ impl Bits {
     }
 }
 
-/// A prefix over the pooled space.
+/// A prefix over the pooled space: VNI and address, not an address alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Prefix {
+pub struct KeyPrefix {
     /// First value.
     pub bits: Bits,
     /// Bits that count, at least 24 for a route.
     pub len: u32,
 }
 
-impl Prefix {
+impl KeyPrefix {
     /// A route's prefix.
-    pub fn route(vni: u32, v6: bool, addr: u128, len: u32) -> Prefix {
+    pub fn route(vni: u32, v6: bool, addr: u128, len: u32) -> KeyPrefix {
         let bits = Address { vni, v6, addr }.pooled();
         let len = 24 + if v6 { len.min(128) } else { 96 + len.min(32) };
-        Prefix { bits: bits.first(len), len }
+        KeyPrefix { bits: bits.first(len), len }
     }
 
     /// Whether the value lies in it.

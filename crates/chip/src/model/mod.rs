@@ -7,7 +7,6 @@ pub mod hash;
 pub mod key;
 pub mod outcome;
 mod parse;
-pub mod rng;
 pub mod routes;
 pub mod snapshot;
 pub mod vms;

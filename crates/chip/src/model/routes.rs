@@ -8,7 +8,7 @@
 
 use super::alpm::{self, Alpm};
 use super::hash::{HashTable, Shape, WAYS};
-use super::key::{Address, Map, Prefix};
+use super::key::{Address, KeyPrefix, Map};
 use std::collections::BTreeMap;
 
 /// A route of a VPC.
@@ -95,8 +95,8 @@ const NONE: u32 = u32::MAX;
 impl Routes {
     /// ALPM with these routes.
     pub fn alpm(shape: alpm::Shape, routes: &[Route]) -> Result<Routes, RoutesFull> {
-        let prefixes: Vec<(Prefix, u32)> =
-            routes.iter().map(|r| (Prefix::route(r.vni, r.v6, r.addr, r.len.into()), r.value)).collect();
+        let prefixes: Vec<(KeyPrefix, u32)> =
+            routes.iter().map(|r| (KeyPrefix::route(r.vni, r.v6, r.addr, r.len.into()), r.value)).collect();
         Ok(Routes::Alpm(Alpm::build(shape, &prefixes)?))
     }
 

@@ -40,13 +40,13 @@ impl Snapshot {
         let (mut targets, mut entries) = (HashMap::new(), HashMap::new());
         for vni in writer.vnis() {
             for r in writer.routes(vni).unwrap_or_default() {
-                let (v6, addr) = split(r.prefix.addr);
+                let (v6, addr) = split(r.prefix.addr());
                 let next = s.targets.len() as u32;
                 let value = *targets.entry(r.target).or_insert(next);
                 if value == next {
                     s.targets.push(r.target);
                 }
-                s.routes.push(Route { vni, v6, addr, len: r.prefix.len, value });
+                s.routes.push(Route { vni, v6, addr, len: r.prefix.prefix_len(), value });
             }
             let Some((tenant, dump)) = tables.tenant(vni).zip(writer.dump(vni)) else { continue };
             let vms = dump.vms.iter().flat_map(|v| v.addresses.iter());

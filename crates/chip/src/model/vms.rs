@@ -2,8 +2,8 @@
 //! The VM-NC table in its forms.
 
 use super::hash::{Full, HashTable, Shape, WAYS};
+use super::key::mix;
 use super::key::{Address, Map};
-use super::rng::mix;
 
 /// How addresses are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

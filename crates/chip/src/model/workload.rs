@@ -2,8 +2,9 @@
 //! A synthetic region: VPCs of very different sizes with routes and VMs, from a seed.
 
 use super::key::Address;
-use super::rng::Rng;
 use super::routes::Route;
+use rand::{Rng, RngExt, SeedableRng};
+use rand_xoshiro::SplitMix64;
 use std::collections::HashSet;
 
 /// How large.
@@ -29,11 +30,11 @@ pub struct Workload {
 }
 
 /// The VPC of the `i`-th entry: the first ones get one each, the rest by a power law (a few VPCs own most).
-fn owner(i: u64, vnis: u64, rng: &mut Rng) -> u32 {
+fn owner(i: u64, vnis: u64, rng: &mut SplitMix64) -> u32 {
     if i < vnis {
         return vni(i);
     }
-    let u = rng.unit();
+    let u = rng.random::<f64>();
     vni(((vnis as f64).powf(u) - 1.0) as u64)
 }
 
@@ -46,8 +47,8 @@ fn vni(i: u64) -> u32 {
 const LENGTHS4: &[(u8, u64)] = &[(16, 8), (20, 10), (22, 12), (24, 40), (26, 8), (28, 6), (32, 14), (0, 2)];
 const LENGTHS6: &[(u8, u64)] = &[(48, 12), (52, 6), (56, 22), (60, 10), (64, 46), (128, 2), (0, 2)];
 
-fn length(of: &[(u8, u64)], rng: &mut Rng) -> u8 {
-    let mut n = rng.below(of.iter().map(|l| l.1).sum());
+fn length(of: &[(u8, u64)], rng: &mut SplitMix64) -> u8 {
+    let mut n = rng.random_range(0..of.iter().map(|l| l.1).sum());
     for (len, weight) in of {
         if n < *weight {
             return *len;
@@ -60,12 +61,12 @@ fn length(of: &[(u8, u64)], rng: &mut Rng) -> u8 {
 impl Workload {
     /// Makes it. The counts are exact.
     pub fn new(size: Size, seed: u64) -> Workload {
-        let mut rng = Rng::new(seed);
+        let mut rng = SplitMix64::seed_from_u64(seed);
         let mut w = Workload::default();
         let mut seen = HashSet::with_capacity(size.routes as usize);
         while (w.routes.len() as u64) < size.routes {
             let i = w.routes.len() as u64;
-            let v6 = rng.below(100) < size.ipv6_percent;
+            let v6 = rng.random_range(0..100u64) < size.ipv6_percent;
             let vni = owner(i, size.vnis.max(1), &mut rng);
             let len = length(if v6 { LENGTHS6 } else { LENGTHS4 }, &mut rng);
             let addr = address(vni, v6, &mut rng);
@@ -78,7 +79,7 @@ impl Workload {
         let mut seen = HashSet::with_capacity(size.vms as usize);
         while (w.vms.len() as u64) < size.vms {
             let i = w.vms.len() as u64;
-            let v6 = rng.below(100) < size.ipv6_percent;
+            let v6 = rng.random_range(0..100u64) < size.ipv6_percent;
             let vni = owner(i, size.vnis.max(1), &mut rng);
             let a = Address { vni, v6, addr: address(vni, v6, &mut rng) };
             if seen.insert(a) {
@@ -90,10 +91,11 @@ impl Workload {
 }
 
 /// An address in 10.0.0.0/8 or below 2001:db8::/32, in networks that several VPCs use alike.
-pub fn address(vni: u32, v6: bool, rng: &mut Rng) -> u128 {
+pub fn address(vni: u32, v6: bool, rng: &mut SplitMix64) -> u128 {
     if !v6 {
-        return u128::from(10 << 24 | rng.below(1 << 24) as u32);
+        return u128::from(10 << 24 | rng.random_range(0..1u64 << 24) as u32);
     }
-    let network = 0x2001_0db8u128 << 96 | u128::from(vni & 0xffff) << 80 | u128::from(rng.below(1 << 16)) << 64;
-    network | u128::from(rng.word())
+    let network =
+        0x2001_0db8u128 << 96 | u128::from(vni & 0xffff) << 80 | u128::from(rng.random_range(0..1u64 << 16)) << 64;
+    network | u128::from(rng.next_u64())
 }

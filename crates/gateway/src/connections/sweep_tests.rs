@@ -41,8 +41,9 @@ fn spec(octet: u32) -> NatSpec {
 fn rules(texts: &[&str]) -> Arc<Filter> {
     let set =
         Ruleset::new(filter::GroupSpec { name: "g".into(), rules: texts.iter().map(|t| t.parse().unwrap()).collect() });
-    let member =
-        |addr: IpAddr| Arc::new(vec![Member { prefix: filter::Prefix { addr, len: 32 }, groups: vec!["g".into()] }]);
+    let member = |addr: IpAddr| {
+        Arc::new(vec![Member { prefix: filter::Prefix::new_assert(addr, 32), groups: vec!["g".into()] }])
+    };
     Arc::new(Filter::new(&[Arc::new(set)], &[(RED, member(ip4(A))), (BLUE, member(ip4(C)))], &Filter::default()))
 }
 

@@ -3,11 +3,11 @@
 //! tunnel of an inner frame holds here for the frame itself; nothing of it is changed. `docs/design/packet-inline.md` has the order of
 //! checks.
 
-use abi::{DropReason, Stage};
+use abi::{DropReason, Mac, Stage};
 use session::Direction;
 use tables::InlineEnd;
 use wire::ethernet::{self, ethertype};
-use wire::{be, icmpv6, ipv4, ipv6, protocol, Mac};
+use wire::{be, icmpv6, ipv4, ipv6, protocol};
 
 use crate::l4;
 use crate::packet::{framed, Addr, Kind, Packet};

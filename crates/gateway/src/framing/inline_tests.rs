@@ -19,7 +19,7 @@ const SERVER6: u128 = A6;
 /// An inline pair with one server of red, in either family.
 fn rig() -> Rig {
     let mut rig = Rig::with_options(abi::OPT_INLINE);
-    let server = |addr: IpAddr| (Prefix { addr, len: if addr.is_ipv4() { 32 } else { 128 } }, RED);
+    let server = |addr: IpAddr| (Prefix::new_assert(addr, if addr.is_ipv4() { 32 } else { 128 }), RED);
     let (server_port, network) =
         (InlinePort { ifindex: SERVERS, mtu: 1500 }, InlinePort { ifindex: NETWORK, mtu: 1400 });
     rig.writer

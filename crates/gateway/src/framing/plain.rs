@@ -62,7 +62,7 @@ fn parse_v6<R: Recorder>(w: &Work<'_, R>, p: &mut Packet, rest: &[u8]) -> Result
     if w.tables.public6(dst.halves()).is_none() {
         return Err(Verdict::Pass);
     }
-    if let Some(reason) = bad_addresses_v6(wire::Mac(0), src, dst, &w.settings) {
+    if let Some(reason) = bad_addresses_v6(abi::Mac(0), src, dst, &w.settings) {
         return Err(reason.into());
     }
     if w.tables.public6(src.halves()).is_some() {

@@ -37,7 +37,7 @@ fn rig() -> Rig {
     let mut rig = Rig::new();
     assert!(rig.writer.set_policy(RED, POLICY_NAT));
     let public = |addr: std::net::IpAddr, accepts| PublicPrefix {
-        prefix: Prefix { addr, len: if addr.is_ipv4() { 32 } else { 128 } },
+        prefix: Prefix::new_assert(addr, if addr.is_ipv4() { 32 } else { 128 }),
         accepts,
     };
     rig.writer

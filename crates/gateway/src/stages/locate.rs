@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Locate: the VM-NC table, the gateway's own addresses, TTL, the underlay next hop and its MTU.
 
-use abi::{DropReason, Stage, VM_FLAG_GATEWAY, VM_FLAG_METERED};
-use wire::{ethernet, ipv6, Mac};
+use abi::{DropReason, Mac, Stage, VM_FLAG_GATEWAY, VM_FLAG_METERED};
+use wire::{ethernet, ipv6};
 
 use super::route::lookup_vm;
 use crate::packet::{framed, Kind, Packet};

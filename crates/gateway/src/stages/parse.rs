@@ -4,10 +4,10 @@
 //! The order of checks is that of `docs/design/packet-parse.md`. Bytes are taken off the front in chunks of known size, so
 //! that each layer costs one length check and its fields none.
 
-use abi::{flow_hash_v4, flow_hash_v6, special4, special6, special_pair, DropReason, Stage};
+use abi::{flow_hash_v4, flow_hash_v6, special4, special6, special_pair, DropReason, Mac, Stage};
 use tables::Tables;
 use wire::ethernet::{self, ethertype};
-use wire::{checksum, icmpv6::kind, ipv4, ipv6, protocol, Mac};
+use wire::{checksum, icmpv6::kind, ipv4, ipv6, protocol};
 
 use crate::framing;
 use crate::packet::{Addr, Kind, Packet};

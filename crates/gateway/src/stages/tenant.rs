@@ -2,9 +2,9 @@
 //! Tenant: the VNI's record, whether the outer source may send for it, then what is wrong with the inner frame; ARP and
 //! ND end here.
 
-use abi::{DropReason, Stage, TENANT_NAT, VM_FLAG_GATEWAY};
+use abi::{DropReason, Mac, Stage, TENANT_NAT, VM_FLAG_GATEWAY};
 use tables::Tables;
-use wire::{ethernet, ipv4, ipv6, Mac};
+use wire::{ethernet, ipv4, ipv6};
 
 use crate::nat::outward;
 use crate::packet::{Addr, Kind, Packet};

@@ -54,7 +54,7 @@ pub fn ip6(a: u128) -> IpAddr {
 
 pub fn prefix(text: &str) -> Prefix {
     let (addr, len) = text.split_once('/').unwrap();
-    Prefix { addr: addr.parse().unwrap(), len: len.parse().unwrap() }
+    Prefix::new_assert(addr.parse().unwrap(), len.parse().unwrap())
 }
 
 pub fn route(text: &str, target: Target) -> Route {

@@ -3,7 +3,7 @@
 
 use crate::doc::check_name;
 use crate::kinds::*;
-use crate::prefix::{mask4, mask6, own_address_fault, underlay_fault, Mac, Prefix};
+use crate::prefix::{own_address_fault, underlay_fault, Mac, Prefix};
 use std::net::IpAddr;
 
 /// Longest text in a binary form (a gateway's document).
@@ -24,7 +24,7 @@ pub(crate) fn put_text(out: &mut Vec<u8>, s: &str) {
 }
 
 pub(crate) fn put_mac(out: &mut Vec<u8>, mac: Mac) {
-    out.extend_from_slice(&mac.value().to_be_bytes()[2..]);
+    out.extend_from_slice(&mac.0.to_be_bytes()[2..]);
 }
 
 pub(crate) fn put_address(out: &mut Vec<u8>, a: IpAddr) {
@@ -42,15 +42,16 @@ pub(crate) fn put_address(out: &mut Vec<u8>, a: IpAddr) {
 
 /// Family and length, then the bytes that the length covers.
 pub(crate) fn put_prefix(out: &mut Vec<u8>, p: Prefix) {
-    let bytes = p.len().div_ceil(8) as usize;
-    match p {
-        Prefix::V4(a, l) => {
-            out.extend_from_slice(&[4, l]);
-            out.extend_from_slice(&a.to_be_bytes()[..bytes]);
+    let len = p.prefix_len();
+    let bytes = len.div_ceil(8) as usize;
+    match p.addr() {
+        IpAddr::V4(a) => {
+            out.extend_from_slice(&[4, len]);
+            out.extend_from_slice(&a.octets()[..bytes]);
         }
-        Prefix::V6(a, l) => {
-            out.extend_from_slice(&[6, l]);
-            out.extend_from_slice(&a.to_be_bytes()[..bytes]);
+        IpAddr::V6(a) => {
+            out.extend_from_slice(&[6, len]);
+            out.extend_from_slice(&a.octets()[..bytes]);
         }
     }
 }
@@ -150,7 +151,8 @@ impl<'a> Reader<'a> {
 
     pub(crate) fn mac(&mut self) -> Result<Mac, Fault> {
         let v = self.take(6)?.iter().fold(0, |v, b| v << 8 | u64::from(*b));
-        Mac::new(v).ok_or_else(|| format!("{v:012x} is no unicast MAC address"))
+        let ours = v != 0 && !Mac(v).is_group();
+        ours.then_some(Mac(v)).ok_or_else(|| format!("{v:012x} is no unicast MAC address"))
     }
 
     pub(crate) fn address(&mut self) -> Result<IpAddr, Fault> {
@@ -176,15 +178,12 @@ impl<'a> Reader<'a> {
         }
         let bytes = self.take(len.div_ceil(8) as usize)?;
         let number = bytes.iter().enumerate().fold(0u128, |v, (i, b)| v | u128::from(*b) << (120 - 8 * i));
-        let p = match family {
-            4 => Prefix::V4((number >> 96) as u32, len),
-            _ => Prefix::V6(number, len),
+        let addr = match family {
+            4 => IpAddr::V4(((number >> 96) as u32).into()),
+            _ => IpAddr::V6(number.into()),
         };
-        let exact = match p {
-            Prefix::V4(a, l) => mask4(a, l) == a,
-            Prefix::V6(a, l) => mask6(a, l) == a,
-        };
-        exact.then_some(p).ok_or_else(|| format!("{p} has bits behind its length"))
+        let p = Prefix::new_assert(addr, len);
+        (p.trunc() == p).then_some(p).ok_or_else(|| format!("{p} has bits behind its length"))
     }
 
     pub(crate) fn meter(&mut self) -> Result<Box<Meter>, Fault> {

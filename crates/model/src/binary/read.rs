@@ -260,7 +260,7 @@ impl Load {
         if vpc.spec.gateways.iter().any(|a| vpc.owner(*a).is_some()) || vpc.vms.contains_key(&vpc.spec.gateway_mac) {
             return Err(format!("the gateway of Vpc `{name}` and a VM have an address in common"));
         }
-        let first6 = body.routes.partition_point(|(p, _)| matches!(p, Prefix::V4(..)));
+        let first6 = body.routes.partition_point(|(p, _)| matches!(p, Prefix::V4(_)));
         for (prefix, route) in &body.routes {
             let Target::Peer(to) = route.target else { continue };
             let Some(link) = vpc.links.get_mut(&to) else {
@@ -268,19 +268,19 @@ impl Load {
             };
             link.routes += 1;
             match *prefix {
-                Prefix::V4(a, l) => vpc.peers4.insert((a, l), to),
-                Prefix::V6(a, l) => vpc.peers6.insert((a, l), to),
+                Prefix::V4(net) => vpc.peers4.insert(net, to),
+                Prefix::V6(net) => vpc.peers6.insert(net, to),
             };
         }
         let mut routes = body.routes.into_iter();
         let v4 = |(p, r)| match p {
-            Prefix::V4(a, l) => Some(((a, l), r)),
-            Prefix::V6(..) => None,
+            Prefix::V4(net) => Some((net, r)),
+            Prefix::V6(_) => None,
         };
         vpc.routes4 = routes.by_ref().take(first6).filter_map(v4).collect();
         let v6 = |(p, r)| match p {
-            Prefix::V6(a, l) => Some(((a, l), r)),
-            Prefix::V4(..) => None,
+            Prefix::V6(net) => Some((net, r)),
+            Prefix::V4(_) => None,
         };
         vpc.routes6 = routes.filter_map(v6).collect();
         Ok(())
@@ -324,8 +324,8 @@ impl Load {
             return Ok(m);
         }
         for (id, vpc) in m.vpcs.iter() {
-            let v4 = vpc.peers4.keys().map(|(a, l)| Prefix::V4(*a, *l));
-            for prefix in v4.chain(vpc.peers6.keys().map(|(a, l)| Prefix::V6(*a, *l))) {
+            let v4 = vpc.peers4.keys().map(|net| Prefix::V4(*net));
+            for prefix in v4.chain(vpc.peers6.keys().map(|net| Prefix::V6(*net))) {
                 if let Some(problem) = m.find_peer_fault(id, prefix) {
                     return Err(format!("route {prefix} of Vpc `{}`: {problem}", vpc.spec.name));
                 }

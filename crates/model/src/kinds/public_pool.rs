@@ -5,7 +5,7 @@ use crate::declare::{below, fields, Field, Form, Slot};
 use crate::doc::{Doc, Names};
 use crate::error::Problem;
 use crate::forms::*;
-use crate::prefix::Prefix;
+use crate::prefix::{parse_prefix, Prefix};
 use crate::written::{number, Written};
 use serde_json::{json, Value};
 use std::fmt;
@@ -160,7 +160,7 @@ impl AddressRange {
         while at < end {
             let aligned = if at == 0 { 32 } else { at.trailing_zeros().min(32) };
             let bits = (0..=aligned).rev().find(|b| at + (1 << b) <= end).unwrap_or(0);
-            list.push(Prefix::V4(at as u32, 32 - bits as u8));
+            list.push(Prefix::new_assert(IpAddr::V4((at as u32).into()), 32 - bits as u8));
             at += 1 << bits;
         }
         list
@@ -170,7 +170,7 @@ impl AddressRange {
 impl fmt::Display for AddressRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.prefixes()[..] {
-            [Prefix::V4(_, 32)] => write!(f, "{}", self.first),
+            [p] if p.prefix_len() == 32 => write!(f, "{}", self.first),
             [prefix] => write!(f, "{prefix}"),
             _ => write!(f, "{}-{}", self.first, self.last),
         }
@@ -202,12 +202,9 @@ impl FromStr for AddressRange {
         let (first, last) = match (s.split_once('-'), s.contains('/')) {
             (Some((first, last)), _) => (address(first)?, address(last)?),
             (None, false) => (address(s)?, address(s)?),
-            (None, true) => match s.parse::<Prefix>()? {
-                p @ Prefix::V4(a, _) => match p.last() {
-                    IpAddr::V4(last) => (a.into(), last),
-                    IpAddr::V6(_) => return Err(format!("`{s}` is no IPv4 prefix")),
-                },
-                Prefix::V6(..) => return Err(format!("`{s}` is an IPv6 prefix; IPv6 is not translated")),
+            (None, true) => match parse_prefix(s)? {
+                Prefix::V4(net) => (net.addr(), net.broadcast()),
+                Prefix::V6(_) => return Err(format!("`{s}` is an IPv6 prefix; IPv6 is not translated")),
             },
         };
         if first > last {

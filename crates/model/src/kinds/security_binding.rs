@@ -6,6 +6,7 @@ use crate::declare::fields;
 use crate::doc::{check_name, Doc};
 use crate::error::Problem;
 use crate::forms::*;
+use crate::prefix::Prefix;
 use crate::schema::REQUIRED;
 
 fields! {
@@ -20,7 +21,7 @@ fields! {
         /// Servers, with all their addresses.
         servers: Vec<Name> = "spec.servers", any_name("", check_name).list(65_536, "Servers of the Vpc");
         /// Addresses, whoever has them. A VM of its own counts before a prefix, a longer prefix before a shorter. They may send though they are no Vm's.
-        prefixes: Vec<filter::Prefix> = "spec.prefixes", members().list(65_536, "addresses or prefixes, without bits behind the length");
+        prefixes: Vec<Prefix> = "spec.prefixes", members().list(65_536, "addresses or prefixes, without bits behind the length");
         /// Their groups. Of the rules of several groups the same decides as of one.
         groups: Vec<Name> = "spec.groups", any_name("", check_name).list(filter::GROUPS_OF_MEMBER, "up to 16 SecurityGroups").meaning(REQUIRED);
     }

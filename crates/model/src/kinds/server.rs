@@ -4,7 +4,7 @@ use super::{texts, Described, Kind, Name};
 use crate::broken::stand_ins;
 use crate::declare::fields;
 use crate::forms::*;
-use std::str::FromStr;
+use crate::prefix::{prefix_fault, Prefix};
 
 const PORT: &str = "the server side of a wire in spec.wires of the Gateway";
 const ADDRESSES: &str =
@@ -20,7 +20,7 @@ fields! {
         /// The interface behind which it is. What comes from it with a source address of no Server behind this port is dropped (`filter_spoofed`).
         port: String = "spec.port", interface_name(PORT).required(|| stand_ins::name().to_string());
         /// Its addresses, and prefixes that are routed to it. The longest counts. `0.0.0.0/0` and `::/0`: all that is behind the port is this tenant's (tenant by port).
-        addresses: Vec<filter::Prefix> = "spec.addresses", text("prefix", "", forwardable).list(4096, ADDRESSES).full();
+        addresses: Vec<Prefix> = "spec.addresses", text("prefix", "", forwardable).list(4096, ADDRESSES).full();
     }
 }
 
@@ -41,10 +41,10 @@ impl Described for Server {
 }
 
 /// A prefix that has addresses which are forwarded.
-fn forwardable(s: &str) -> Result<filter::Prefix, String> {
-    let prefix = filter::Prefix::from_str(s)?;
-    let multicast = prefix.len > 0 && prefix.addr.is_multicast();
-    match crate::prefix::prefix_fault(prefix.addr, prefix.len).or_else(|| multicast.then(|| "it is multicast".into())) {
+fn forwardable(s: &str) -> Result<Prefix, String> {
+    let prefix = filter::parse_addresses(s)?;
+    let multicast = prefix.prefix_len() > 0 && prefix.addr().is_multicast();
+    match prefix_fault(prefix).or_else(|| multicast.then(|| "it is multicast".into())) {
         Some(why) => Err(format!("`{s}` cannot be used: {why}")),
         None => Ok(prefix),
     }

@@ -6,9 +6,8 @@ use crate::declare::{fields, Field, Fields, Slot};
 use crate::doc::Doc;
 use crate::error::Problem;
 use crate::forms::*;
-use crate::prefix::{prefix_fault, Prefix};
+use crate::prefix::{parse_prefix, prefix_fault, Prefix};
 use crate::written::Written;
-use std::str::FromStr;
 
 const POOLS: &str = "1 to 64 names of PublicPools";
 const PREFIXES: &str = "up to 64 IPv6 prefixes of 16 bits or more, of no other VPC";
@@ -66,12 +65,12 @@ impl Described for Snat {
 fn announced(s: &str) -> Result<Prefix, String> {
     let reserved = |p: &Prefix| {
         let lists = ["fe80::/10", "ff00::/8", "::/16"];
-        lists.iter().filter_map(|l| Prefix::from_str(l).ok()).any(|l| l.covers(p))
+        lists.iter().filter_map(|l| parse_prefix(l).ok()).any(|l| l.contains(p))
     };
-    match Prefix::from_str(s)? {
+    match parse_prefix(s)? {
         p if reserved(&p) => Err(format!("`{s}` is link-local, multicast or reserved: no router carries it")),
-        p if prefix_fault(p.addr(), p.len()).is_some() => Err(format!("`{s}` cannot be used: it is never forwarded")),
-        p @ Prefix::V6(_, 16..) => Ok(p),
+        p if prefix_fault(p).is_some() => Err(format!("`{s}` cannot be used: it is never forwarded")),
+        p @ Prefix::V6(net) if net.prefix_len() >= 16 => Ok(p),
         _ => Err(format!("`{s}` is no IPv6 prefix of 16 bits or more")),
     }
 }

@@ -47,15 +47,15 @@ impl Described for Vpc {
     }
 
     fn tidy(&self, out: &mut Written) {
-        if Some(self.gateway_mac) == default_gateway_mac(self.vni) {
+        if self.gateway_mac == default_gateway_mac(self.vni) {
             out.remove("spec.gateway.mac");
         }
     }
 }
 
 /// MAC address of a VPC's gateway if none is given.
-pub(crate) fn default_gateway_mac(vni: u32) -> Option<Mac> {
-    Mac::new(0x02 << 40 | u64::from(vni))
+pub(crate) fn default_gateway_mac(vni: u32) -> Mac {
+    Mac(0x02 << 40 | u64::from(vni))
 }
 
 struct GatewayMac;
@@ -74,7 +74,7 @@ impl Slot for GatewayMac {
     fn read(&self, doc: &mut Doc<'_>, path: &str) -> Mac {
         let by_vni = |doc: &Doc<'_>| match doc.is_wrong(path) {
             true => None,
-            false => default_gateway_mac(integer(doc.text("spec.vni")?, 1, 0xff_ffff).ok()? as u32),
+            false => Some(default_gateway_mac(integer(doc.text("spec.vni")?, 1, 0xff_ffff).ok()? as u32)),
         };
         doc.get(path, &mac()).or_else(|| by_vni(doc)).unwrap_or_else(stand_ins::mac)
     }

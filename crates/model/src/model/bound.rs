@@ -4,6 +4,7 @@
 
 use super::{Model, Vni};
 use crate::kinds::*;
+use crate::prefix::Prefix;
 use filter::Member;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -63,10 +64,6 @@ impl Bound {
     }
 }
 
-fn host(addr: IpAddr) -> filter::Prefix {
-    filter::Prefix { addr, len: if addr.is_ipv4() { 32 } else { 128 } }
-}
-
 impl Model {
     /// At the end of a change in which nothing was wrong: what it touched is known again.
     pub(crate) fn settle_bound(&mut self) {
@@ -99,8 +96,8 @@ impl Model {
             let addresses = vms.filter_map(|(v, mac)| self.vpc(v).vms.get(&mac)).flat_map(|vm| vm.addresses.iter());
             let servers = b.servers.iter().filter_map(|name| self.named.servers.get(name));
             let servers = servers.flat_map(|s| s.addresses.iter().copied());
-            for p in addresses.map(|a| host(*a)).chain(servers).chain(b.prefixes.iter().copied()) {
-                let groups = of_vpc.entry((p.len, p.addr)).or_default();
+            for p in addresses.map(|a| Prefix::from(*a)).chain(servers).chain(b.prefixes.iter().copied()) {
+                let groups = of_vpc.entry((p.prefix_len(), p.addr())).or_default();
                 groups.extend(b.groups.iter().filter(|g| !groups.contains(g)).cloned().collect::<Vec<_>>());
             }
         }
@@ -111,7 +108,7 @@ impl Model {
 impl OfVpc {
     fn new(members: BTreeMap<(u8, IpAddr), Vec<Name>>) -> OfVpc {
         let list =
-            members.into_iter().map(|((len, addr), groups)| Member { prefix: filter::Prefix { addr, len }, groups });
+            members.into_iter().map(|((len, addr), groups)| Member { prefix: Prefix::new_assert(addr, len), groups });
         let members: Vec<Member> = list.collect();
         let mut hash = DefaultHasher::new();
         members.hash(&mut hash);

@@ -94,7 +94,7 @@ impl Model {
             Some(vpc) => self.vpc_names.get(vpc).is_some_and(|id| self.vpc(*id).owner(address).is_some()),
             None => self.vpc_names.values().any(|id| self.vpc(*id).owner(address).is_some()),
         };
-        let covers = |p: &filter::Prefix| p.covers(address);
+        let covers = |p: &Prefix| p.contains(&address);
         vms || self.named.servers.values().any(|s| named(&s.vpc) && s.addresses.iter().any(covers))
     }
 
@@ -103,8 +103,8 @@ impl Model {
         match address {
             IpAddr::V4(a) => self.pool_of(a).is_some(),
             IpAddr::V6(_) => {
-                let host = Prefix::host(address);
-                self.named.snats.values().any(|s| s.ipv6_prefixes.iter().any(|p| p.covers(&host)))
+                let host = Prefix::from(address);
+                self.named.snats.values().any(|s| s.ipv6_prefixes.iter().any(|p| p.contains(&host)))
             }
         }
     }
@@ -115,10 +115,10 @@ impl Model {
         kinds.into_iter().flat_map(|kind| self.objects(kind)).filter_map(|object| {
             let fault = match &object {
                 Object::Vm(vm) => vm.addresses.iter().find_map(|a| inner_address_fault(*a)),
-                Object::Server(server) => server.addresses.iter().find_map(|p| prefix_fault(p.addr, p.len)),
+                Object::Server(server) => server.addresses.iter().find_map(|p| prefix_fault(*p)),
                 Object::PublicPool(pool) => pool.ranges.iter().find_map(|range| range.fault()),
                 Object::ElasticIp(elastic) => inner_address_fault(elastic.address.into()),
-                Object::Snat(snat) => snat.ipv6_prefixes.iter().find_map(|p| prefix_fault(p.addr(), p.len())),
+                Object::Snat(snat) => snat.ipv6_prefixes.iter().find_map(|p| prefix_fault(*p)),
                 _ => None,
             };
             Some((object.kind(), object.name().to_string(), fault?))

@@ -149,18 +149,14 @@ impl Model {
                 let pools = s.pools.iter().map(|p| format!("PublicPool `{p}`")).collect::<Vec<_>>().join(", ");
                 fault("spec.pools".into(), Problem::NoAddressLeft { pools });
             }
-            let own = self.gateway.as_ref().and_then(|g| g.vtep6).map(|a| Prefix::host(a.into()));
+            let own = self.gateway.as_ref().and_then(|g| g.vtep6).map(|a| Prefix::from(IpAddr::V6(a)));
             for (i, p) in s.ipv6_prefixes.iter().enumerate() {
-                if let Some(own) = own.filter(|own| p.covers(own)) {
+                if let Some(own) = own.filter(|own| p.contains(own)) {
                     let by = format!("{}, the tunnel address of the Gateway", own.addr());
                     fault(format!("spec.ipv6Prefixes[{i}]"), Problem::RangeTaken { range: p.to_string(), by });
                 }
-                let nc = self
-                    .nc_addrs
-                    .iter()
-                    .filter(|(a, _)| p.covers(&Prefix::host(**a)))
-                    .map(|(a, id)| (a, &self.nc(*id).name))
-                    .min();
+                let nc =
+                    self.nc_addrs.iter().filter(|(a, _)| p.contains(*a)).map(|(a, id)| (a, &self.nc(*id).name)).min();
                 if let Some((addr, name)) = nc {
                     let by = format!("{addr}, the tunnel address of Nc `{name}`");
                     fault(format!("spec.ipv6Prefixes[{i}]"), Problem::RangeTaken { range: p.to_string(), by });
@@ -172,7 +168,7 @@ impl Model {
         // Those around the present one, widest first.
         let mut around: Vec<&(Prefix, &Snat, usize)> = Vec::new();
         for one in &prefixes {
-            while around.last().is_some_and(|wider| !wider.0.covers(&one.0)) {
+            while around.last().is_some_and(|wider| !wider.0.contains(&one.0)) {
                 around.pop();
             }
             if let Some(other) = around.iter().rev().find(|wider| !std::ptr::eq(wider.1, one.1)) {

@@ -10,7 +10,7 @@
 use super::{Model, Undo};
 use crate::kinds::*;
 use crate::plan::{Plan, Work};
-use crate::prefix::{Mac, Prefix};
+use crate::prefix::{parse_mac, parse_prefix, Mac, Prefix};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Bound;
@@ -82,8 +82,8 @@ impl FromStr for Position {
         let kind = Kind::ALL.into_iter().find(|k| k.name().to_lowercase() == kind).ok_or_else(wrong)?;
         let at = match (kind, rest.split_once('/')) {
             (_, None) if !text.contains('/') => At::Begin,
-            (Kind::Vm, Some((vpc, mac))) => At::Vm(vpc.into(), mac.parse().map_err(|_| wrong())?),
-            (Kind::Route, Some((vpc, prefix))) => At::Route(vpc.into(), prefix.parse().map_err(|_| wrong())?),
+            (Kind::Vm, Some((vpc, mac))) => At::Vm(vpc.into(), parse_mac(mac).map_err(|_| wrong())?),
+            (Kind::Route, Some((vpc, prefix))) => At::Route(vpc.into(), parse_prefix(prefix).map_err(|_| wrong())?),
             (Kind::Vm | Kind::Route, None) | (_, Some(_)) => return Err(wrong()),
             (_, None) => At::Name(rest.into()),
         };

@@ -20,8 +20,10 @@ use super::state::VpcState;
 use super::{Model, PEER_STEPS_MAX};
 use crate::error::Problem;
 use crate::prefix::Prefix;
+use abi::{Ipv4Net, Ipv6Net};
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::ops::Bound::{Excluded, Included};
 
 /// One hop of a walk: in this VPC, by this route, to that VPC.
 #[derive(Clone, Copy, Debug)]
@@ -96,7 +98,7 @@ impl Model {
     pub(crate) fn peers_are_short(&self) -> bool {
         let mut bounds = Bounds::new(self);
         let limit = abi::PEER_HOPS_MAX as usize + 1;
-        let whole = [Prefix::V4(0, 0), Prefix::V6(0, 0)];
+        let whole = [Prefix::V4(Ipv4Net::default()), Prefix::V6(Ipv6Net::default())];
         self.vpcs
             .iter()
             .filter(|(_, v)| !v.peers4.is_empty() || !v.peers6.is_empty())
@@ -168,8 +170,8 @@ impl Search<'_> {
                 }
                 match self.model.vpc(hop.vpc).lookup(x) {
                     Some((p, _)) if p == hop.route => {}
-                    Some((p, _)) if p.len() > region.len() => {
-                        match after(p.last()).filter(|x| region.covers(&Prefix::host(*x))) {
+                    Some((p, _)) if p.prefix_len() > region.prefix_len() => {
+                        match after(p.broadcast()).filter(|x| region.contains(x)) {
                             Some(next) => x = next,
                             None => return,
                         }
@@ -201,19 +203,18 @@ fn options(vpc: &VpcState, region: Prefix) -> impl Iterator<Item = (Prefix, u32)
         _ => None,
     });
     let (mut v4, mut v6) = (None, None);
-    match (region, region.last()) {
-        (Prefix::V4(a, l), IpAddr::V4(last)) => v4 = Some(vpc.peers4.range((a, l + 1)..=(last.into(), u8::MAX))),
-        (Prefix::V6(a, l), IpAddr::V6(last)) => v6 = Some(vpc.peers6.range((a, l + 1)..=(last.into(), u8::MAX))),
-        _ => {}
+    match region {
+        Prefix::V4(net) => v4 = Some(vpc.peers4.range((Excluded(net), Included(Ipv4Net::from(net.broadcast()))))),
+        Prefix::V6(net) => v6 = Some(vpc.peers6.range((Excluded(net), Included(Ipv6Net::from(net.broadcast()))))),
     }
-    let v4 = v4.into_iter().flatten().map(|((a, l), to)| (Prefix::V4(*a, *l), *to));
-    let v6 = v6.into_iter().flatten().map(|((a, l), to)| (Prefix::V6(*a, *l), *to));
+    let v4 = v4.into_iter().flatten().map(|(net, to)| (Prefix::V4(*net), *to));
+    let v6 = v6.into_iter().flatten().map(|(net, to)| (Prefix::V6(*net), *to));
     over.into_iter().chain(v4).chain(v6)
 }
 
 /// The longer of two prefixes of which one covers the other.
 fn narrower(a: Prefix, b: Prefix) -> Prefix {
-    if a.len() >= b.len() {
+    if a.prefix_len() >= b.prefix_len() {
         a
     } else {
         b

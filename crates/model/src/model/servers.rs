@@ -5,12 +5,13 @@ use super::named::{in_turn, Described, Fault};
 use super::Model;
 use crate::error::Problem;
 use crate::kinds::*;
+use crate::prefix::Prefix;
 use std::collections::HashMap;
 
 impl Model {
     /// Every rule that joins servers with the rest.
     pub(super) fn server_faults(&self, out: &mut Vec<Fault>, described: Described) {
-        let mut owners: HashMap<(&str, filter::Prefix), &Name> = HashMap::new();
+        let mut owners: HashMap<(&str, Prefix), &Name> = HashMap::new();
         for s in in_turn(&self.named.servers, |name| described(Kind::Server, name)) {
             let mut fault = |field: String, problem| out.push((Kind::Server, s.name.clone(), field, problem));
             // Without a Gateway there is no knowing yet.

@@ -2,7 +2,8 @@
 //! What the model holds of each object, with references as numbers.
 
 use crate::kinds::*;
-use crate::prefix::{mask4, mask6, Mac, Prefix};
+use crate::prefix::{Mac, Prefix};
+use abi::{Ipv4Net, Ipv6Net};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Bound;
@@ -121,11 +122,11 @@ pub(crate) struct VpcState {
     pub links: BTreeMap<u32, Link>,
     /// NCs that list this VPC.
     pub extra_ncs: BTreeSet<u32>,
-    pub routes4: BTreeMap<(u32, u8), RouteState>,
-    pub routes6: BTreeMap<(u128, u8), RouteState>,
+    pub routes4: BTreeMap<Ipv4Net, RouteState>,
+    pub routes6: BTreeMap<Ipv6Net, RouteState>,
     /// The peer routes among them, and where they lead.
-    pub peers4: BTreeMap<(u32, u8), u32>,
-    pub peers6: BTreeMap<(u128, u8), u32>,
+    pub peers4: BTreeMap<Ipv4Net, u32>,
+    pub peers6: BTreeMap<Ipv6Net, u32>,
     pub vms: BTreeMap<Mac, VmState>,
     pub addrs4: BTreeMap<u32, Mac>,
     pub addrs6: BTreeMap<u128, Mac>,
@@ -158,36 +159,36 @@ impl VpcState {
 
     pub fn route(&self, prefix: Prefix) -> Option<&RouteState> {
         match prefix {
-            Prefix::V4(a, l) => self.routes4.get(&(a, l)),
-            Prefix::V6(a, l) => self.routes6.get(&(a, l)),
+            Prefix::V4(net) => self.routes4.get(&net),
+            Prefix::V6(net) => self.routes6.get(&net),
         }
     }
 
     pub fn insert_route(&mut self, prefix: Prefix, route: RouteState) {
         if let Target::Peer(to) = route.target {
             match prefix {
-                Prefix::V4(a, l) => self.peers4.insert((a, l), to),
-                Prefix::V6(a, l) => self.peers6.insert((a, l), to),
+                Prefix::V4(net) => self.peers4.insert(net, to),
+                Prefix::V6(net) => self.peers6.insert(net, to),
             };
             if let Some(link) = self.links.get_mut(&to) {
                 link.routes += 1;
             }
         }
         match prefix {
-            Prefix::V4(a, l) => self.routes4.insert((a, l), route),
-            Prefix::V6(a, l) => self.routes6.insert((a, l), route),
+            Prefix::V4(net) => self.routes4.insert(net, route),
+            Prefix::V6(net) => self.routes6.insert(net, route),
         };
     }
 
     pub fn remove_route(&mut self, prefix: Prefix) -> Option<RouteState> {
         let route = match prefix {
-            Prefix::V4(a, l) => self.routes4.remove(&(a, l)),
-            Prefix::V6(a, l) => self.routes6.remove(&(a, l)),
+            Prefix::V4(net) => self.routes4.remove(&net),
+            Prefix::V6(net) => self.routes6.remove(&net),
         }?;
         if let Target::Peer(to) = route.target {
             match prefix {
-                Prefix::V4(a, l) => self.peers4.remove(&(a, l)),
-                Prefix::V6(a, l) => self.peers6.remove(&(a, l)),
+                Prefix::V4(net) => self.peers4.remove(&net),
+                Prefix::V6(net) => self.peers6.remove(&net),
             };
             if let Some(link) = self.links.get_mut(&to) {
                 link.routes -= 1;
@@ -198,32 +199,30 @@ impl VpcState {
 
     /// All routes in order.
     pub fn routes(&self) -> impl Iterator<Item = (Prefix, &RouteState)> {
-        let v4 = self.routes4.iter().map(|((a, l), r)| (Prefix::V4(*a, *l), r));
-        v4.chain(self.routes6.iter().map(|((a, l), r)| (Prefix::V6(*a, *l), r)))
+        let v4 = self.routes4.iter().map(|(net, r)| (Prefix::V4(*net), r));
+        v4.chain(self.routes6.iter().map(|(net, r)| (Prefix::V6(*net), r)))
     }
 
     /// The routes behind one, in order.
     pub fn routes_behind(&self, prefix: Option<Prefix>) -> impl Iterator<Item = (Prefix, &RouteState)> {
         let (first4, first6) = match prefix {
             None => (Some(Bound::Unbounded), Bound::Unbounded),
-            Some(Prefix::V4(a, l)) => (Some(Bound::Excluded((a, l))), Bound::Unbounded),
-            Some(Prefix::V6(a, l)) => (None, Bound::Excluded((a, l))),
+            Some(Prefix::V4(net)) => (Some(Bound::Excluded(net)), Bound::Unbounded),
+            Some(Prefix::V6(net)) => (None, Bound::Excluded(net)),
         };
         let v4 = first4.into_iter().flat_map(|first| self.routes4.range((first, Bound::Unbounded)));
         let v6 = self.routes6.range((first6, Bound::Unbounded));
-        v4.map(|((a, l), r)| (Prefix::V4(*a, *l), r)).chain(v6.map(|((a, l), r)| (Prefix::V6(*a, *l), r)))
+        v4.map(|(net, r)| (Prefix::V4(*net), r)).chain(v6.map(|(net, r)| (Prefix::V6(*net), r)))
     }
 
     /// The VM addresses in a prefix, with their owners.
     pub fn addresses_in(&self, prefix: Prefix) -> Box<dyn Iterator<Item = (IpAddr, Mac)> + '_> {
-        match (prefix, prefix.last()) {
-            (Prefix::V4(a, _), IpAddr::V4(last)) => {
-                Box::new(self.addrs4.range(a..=last.into()).map(|(a, m)| (IpAddr::V4((*a).into()), *m)))
+        match prefix {
+            Prefix::V4(net) => Box::new(self.addresses4_in(net.addr(), net.broadcast())),
+            Prefix::V6(net) => {
+                let range = net.addr().to_bits()..=net.broadcast().to_bits();
+                Box::new(self.addrs6.range(range).map(|(a, m)| (IpAddr::V6((*a).into()), *m)))
             }
-            (Prefix::V6(a, _), IpAddr::V6(last)) => {
-                Box::new(self.addrs6.range(a..=last.into()).map(|(a, m)| (IpAddr::V6((*a).into()), *m)))
-            }
-            _ => Box::new(std::iter::empty()),
         }
     }
 
@@ -267,26 +266,26 @@ impl VpcState {
     /// the bits that it shares with the key: so the search goes on there, with strictly fewer bits.
     pub fn covering(&self, region: Prefix) -> Option<(Prefix, &RouteState)> {
         match region {
-            Prefix::V4(addr, len) => {
-                let mut key = (addr, len);
+            Prefix::V4(region) => {
+                let mut key = region;
                 loop {
-                    let (&(a, l), route) = self.routes4.range(..=key).next_back()?;
-                    let common = (a ^ addr).leading_zeros() as u8;
-                    if common >= l {
-                        return Some((Prefix::V4(a, l), route));
+                    let (net, route) = self.routes4.range(..=key).next_back()?;
+                    let common = (net.addr().to_bits() ^ region.addr().to_bits()).leading_zeros() as u8;
+                    if common >= net.prefix_len() {
+                        return Some((Prefix::V4(*net), route));
                     }
-                    key = (mask4(addr, common), common.min(key.1));
+                    key = Ipv4Net::new_assert(region.addr(), common.min(key.prefix_len())).trunc();
                 }
             }
-            Prefix::V6(addr, len) => {
-                let mut key = (addr, len);
+            Prefix::V6(region) => {
+                let mut key = region;
                 loop {
-                    let (&(a, l), route) = self.routes6.range(..=key).next_back()?;
-                    let common = (a ^ addr).leading_zeros() as u8;
-                    if common >= l {
-                        return Some((Prefix::V6(a, l), route));
+                    let (net, route) = self.routes6.range(..=key).next_back()?;
+                    let common = (net.addr().to_bits() ^ region.addr().to_bits()).leading_zeros() as u8;
+                    if common >= net.prefix_len() {
+                        return Some((Prefix::V6(*net), route));
                     }
-                    key = (mask6(addr, common), common.min(key.1));
+                    key = Ipv6Net::new_assert(region.addr(), common.min(key.prefix_len())).trunc();
                 }
             }
         }
@@ -294,7 +293,7 @@ impl VpcState {
 
     /// The route that a packet to `address` takes.
     pub fn lookup(&self, address: IpAddr) -> Option<(Prefix, &RouteState)> {
-        self.covering(Prefix::host(address))
+        self.covering(address.into())
     }
 }
 
@@ -308,7 +307,7 @@ mod tests {
         VpcState::new(Vpc {
             name: "v".into(),
             vni: 1,
-            gateway_mac: default_gateway_mac(1).unwrap(),
+            gateway_mac: default_gateway_mac(1),
             gateways: vec![],
             icmp: true,
             pick_up: false,
@@ -321,6 +320,8 @@ mod tests {
 
     #[test]
     fn covering_equals_a_naive_search() {
+        let v4 = |bits: u32, len| Prefix::new_assert(IpAddr::V4(bits.into()), len).trunc();
+        let v6 = |bits: u32, len| Prefix::new_assert(IpAddr::V6((u128::from(bits) << 96).into()), len).trunc();
         let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(7);
         for _ in 0..200 {
             let mut v = vpc();
@@ -328,18 +329,14 @@ mod tests {
             for _ in 0..rng.random_range(0..30) {
                 let (six, len) = (rng.random::<bool>(), rng.random_range(0..=16u8));
                 let bits: u32 = rng.random();
-                let p = if six {
-                    Prefix::V6(mask6(u128::from(bits) << 96, len), len)
-                } else {
-                    Prefix::V4(mask4(bits & 0xf0f0_0000, len), len)
-                };
+                let p = if six { v6(bits, len) } else { v4(bits & 0xf0f0_0000, len) };
                 v.insert_route(p, RouteState { name: None, target: Target::Local });
                 all.push(p);
             }
             for _ in 0..50 {
                 let (len, bits) = (rng.random_range(0..=32u8), rng.random::<u32>() & 0xf0f0_0000);
-                for region in [Prefix::V4(mask4(bits, len), len), Prefix::V6(mask6(u128::from(bits) << 96, len), len)] {
-                    let naive = all.iter().filter(|p| p.covers(&region)).max_by_key(|p| p.len()).copied();
+                for region in [v4(bits, len), v6(bits, len)] {
+                    let naive = all.iter().filter(|p| p.contains(&region)).max_by_key(|p| p.prefix_len()).copied();
                     assert_eq!(v.covering(region).map(|c| c.0), naive, "{region} in {all:?}");
                 }
             }

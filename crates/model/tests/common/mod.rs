@@ -118,7 +118,7 @@ impl Generator {
                 Object::Vpc(Box::new(Vpc {
                     name: format!("v{i}").into(),
                     vni,
-                    gateway_mac: Mac::new(0x0200_0000_0000 + u64::from(self.rng.random_range(1..20u32))).unwrap(),
+                    gateway_mac: Mac(0x0200_0000_0000 + u64::from(self.rng.random_range(1..20u32))),
                     gateways: self.addresses(2),
                     icmp: self.rng.random(),
                     pick_up: self.rng.random(),
@@ -139,7 +139,7 @@ impl Generator {
                     name,
                     vpc: self.name("v", 5),
                     addresses: Addresses::new(&list).unwrap(),
-                    mac: Mac::new(0x0200_0000_0000 + u64::from(self.rng.random_range(5..40u32))).unwrap(),
+                    mac: Mac(0x0200_0000_0000 + u64::from(self.rng.random_range(5..40u32))),
                     nc: self.name("n", 4),
                     meter: self.meter(),
                 })
@@ -236,7 +236,7 @@ pub fn start(g: &mut Generator) -> Naive {
     }
     for i in 0..5u32 {
         let peerings = (0..6).map(|p| Name::from(format!("p{p}"))).collect();
-        let gateway_mac = Mac::new(0x0200_0000_0000 + u64::from(i) + 1).unwrap();
+        let gateway_mac = Mac(0x0200_0000_0000 + u64::from(i) + 1);
         let (name, vni) = (format!("v{i}").into(), i + 1);
         put(Object::Vpc(Box::new(Vpc {
             name,

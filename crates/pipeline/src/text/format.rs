@@ -5,6 +5,7 @@ use crate::field::{Field, Format};
 use crate::key::{low128, Key, Mask};
 use crate::matching::Match;
 use crate::pipeline::Names;
+use abi::Mac;
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -266,8 +267,8 @@ fn value_text(field: Field, value: u128, mask: u128, names: &Names) -> String {
     let all = low128(info.stored);
     let whole = mask & all == all;
     match info.format {
-        Format::Mac if whole => mac(value),
-        Format::Mac => format!("{}/{}", mac(value), mac(mask)),
+        Format::Mac if whole => Mac(value as u64).to_string(),
+        Format::Mac => format!("{}/{}", Mac(value as u64), Mac(mask as u64)),
         Format::Ipv4 => address(value, mask, 32, |v| Ipv4Addr::from(v as u32).to_string()),
         Format::Ipv6 => address(value, mask, 128, |v| Ipv6Addr::from(v).to_string()),
         Format::Port => names.port(value as u16).map_or_else(|| port_number(value), |name| format!("\"{name}\"")),
@@ -300,11 +301,6 @@ fn port_number(value: u128) -> String {
         0xfffe => "LOCAL".into(),
         n => n.to_string(),
     }
-}
-
-fn mac(value: u128) -> String {
-    let b = value.to_be_bytes();
-    format!("{:02x}:{:02x}:{:02x}:{:02x}:{:02x}:{:02x}", b[10], b[11], b[12], b[13], b[14], b[15])
 }
 
 fn address(value: u128, mask: u128, width: u8, show: impl Fn(u128) -> String) -> String {

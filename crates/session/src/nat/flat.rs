@@ -5,7 +5,7 @@
 //! asked for them in time. Where in an array of a size that is a power of two a key lies is known without reading any of it
 //! ([`Flat::place`], [`entry_at`]); of the standard library's map nobody outside can say that.
 
-use super::vm::Mix;
+use abi::Mix;
 use std::hash::BuildHasher;
 
 /// Values by key.

@@ -8,9 +8,10 @@
 
 use super::flat::{entry_at, Place};
 use super::types::Protocol;
-use super::vm::{Mapping, Mix, Vm};
+use super::vm::{Mapping, Vm};
 use super::PARTS;
 use crate::prefetch_address;
+use abi::Mix;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Notes; VMs that fall on one overwrite it.

@@ -34,6 +34,7 @@ pub use config::{ElasticSpec, ElasticUse, Forward, NatConfig, NatSpec, Pool, Poo
 pub use types::*;
 pub use usage::{Holder, PoolUse, TenantPorts};
 
+use abi::Mix;
 use arc_swap::{ArcSwap, Guard};
 use config::Tenant;
 use flat::Flat;
@@ -45,7 +46,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::Arc;
-use vm::{Mix, Vm};
+use vm::Vm;
 
 /// How long a mapping stays when its last session has ended.
 pub const LINGER_NS: u64 = 30_000_000_000;

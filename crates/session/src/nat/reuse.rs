@@ -5,7 +5,7 @@
 //! used once. So a VM's port looks different to every destination, which is the price. Connections to one destination over
 //! one public address lie in one part, so a worker looks for a free port under one lock.
 
-use super::vm::Mix;
+use abi::Mix;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::hash::BuildHasher;

@@ -8,42 +8,11 @@
 use super::flat::{Flat, Place};
 use super::pool::{Address, TenantUse, CHUNK};
 use super::types::Protocol;
+use abi::Mix;
 use std::collections::VecDeque;
-use std::hash::{BuildHasher, Hasher};
 use std::num::NonZeroU32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::Arc;
-
-/// A hasher for one or two integers; salted, since VMs choose what is hashed.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Mix(pub u64);
-
-pub(super) struct MixHasher {
-    salt: u64,
-    hash: u64,
-}
-
-impl BuildHasher for Mix {
-    type Hasher = MixHasher;
-
-    fn build_hasher(&self) -> MixHasher {
-        MixHasher { salt: self.0, hash: 0 }
-    }
-}
-
-impl Hasher for MixHasher {
-    fn finish(&self) -> u64 {
-        self.hash
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|b| self.write_u64(u64::from(*b)));
-    }
-
-    fn write_u64(&mut self, v: u64) {
-        self.hash = abi::hash1(v ^ self.hash.rotate_left(29), self.salt);
-    }
-}
 
 /// 64 adjacent ports of one address, for all protocols.
 #[derive(Debug)]

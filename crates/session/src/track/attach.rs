@@ -56,7 +56,7 @@ impl Tracker {
     /// Which segments hold what: index segments that no root word names are free.
     fn sort_segments(&self) -> Result<(), AttachError> {
         let root = |offset| self.shared.lines.root(offset);
-        let mut alloc = locked(&self.alloc);
+        let mut alloc = self.alloc.lock();
         for offset in [INDEX_OLD, INDEX] {
             if !self.valid_table(root(offset).load(Acquire)) {
                 root(offset).store(0, Release);
@@ -157,7 +157,7 @@ impl Tracker {
                 }
                 self.adopt(at, &mut half_open, found, now);
             }
-            let mut alloc = locked(&self.alloc);
+            let mut alloc = self.alloc.lock();
             if n > 0 && free.len() == (end - first) as usize / step {
                 // Nobody is left in it: the other family may have it.
                 lines.kind(n).store(SESSION_SEGMENT_FREE, Release);
@@ -202,7 +202,7 @@ impl Tracker {
                 for table in tables.iter().filter(|t| **t != 0) {
                     hashes.iter().for_each(|h| index::clear(lines, *table, *h, at));
                 }
-                locked(&self.recycle).push(at, word & SESSION_V6 != 0);
+                self.recycle.lock().push(at, word & SESSION_V6 != 0);
                 found.refused += 1;
                 return;
             }

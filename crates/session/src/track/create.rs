@@ -110,7 +110,7 @@ impl Tracker {
         }
         let tenant = self.quotas.tenant(new.inner.vni());
         self.reserve(tenant, &vm, v6, ended, &there)?;
-        let Some(at) = locked(&self.alloc).take(&self.shared, v6) else {
+        let Some(at) = self.alloc.lock().take(&self.shared, v6) else {
             self.unreserve(tenant, &vm, v6);
             if let Some(session) = there() {
                 return Err(Refusal::Exists(session));
@@ -125,11 +125,11 @@ impl Tracker {
             self.unreserve(tenant, &vm, v6);
             if refusal == Refusal::Drop(DropReason::SessionTableFull) {
                 // A reader may have found it by one of its keys.
-                locked(&self.recycle).push(at, v6);
+                self.recycle.lock().push(at, v6);
                 tenant.refuse(Limit::Node);
                 self.grow_index();
             } else {
-                locked(&self.alloc).give(v6, at);
+                self.alloc.lock().give(v6, at);
             }
             return Err(refusal);
         }

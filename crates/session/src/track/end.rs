@@ -63,7 +63,7 @@ impl Tracker {
                 sum.fetch_add(n, Relaxed);
             }
         }
-        let mut recycle = locked(&self.recycle);
+        let mut recycle = self.recycle.lock();
         tally.records.drain(..).for_each(|(at, v6)| recycle.push(at, v6));
         drop(recycle);
         *tally = Tally { records: std::mem::take(&mut tally.records), ..Tally::default() };

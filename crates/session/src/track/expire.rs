@@ -55,7 +55,7 @@ impl Tracker {
     /// growth. To be called some times a second by a thread that holds no guard; a second caller at the same time waits.
     pub fn expire(&self, now: u64, budget: u32, ended: EndSink) -> Progress {
         let mut progress = Progress::default();
-        let mut due = locked(&self.due);
+        let mut due = self.due.lock();
         loop {
             if due.opened.is_empty() {
                 match self.wheel.open(now) {
@@ -167,7 +167,7 @@ impl Tracker {
     /// Gives records back whose grace period is over, and begins the next one.
     fn recycle(&self, _now: u64) {
         self.give_back();
-        let mut recycle = locked(&self.recycle);
+        let mut recycle = self.recycle.lock();
         if recycle.waiting.is_some() || (recycle.fresh.is_empty() && recycle.segments.is_empty()) {
             return;
         }
@@ -175,20 +175,20 @@ impl Tracker {
         let epoch = self.shared.advance();
         drop(recycle);
         self.shared.memory.grace();
-        locked(&self.recycle).waiting = Some((epoch, records, segments));
+        self.recycle.lock().waiting = Some((epoch, records, segments));
         self.give_back();
     }
 
     fn give_back(&self) {
-        let mut recycle = locked(&self.recycle);
+        let mut recycle = self.recycle.lock();
         let passed = recycle.waiting.as_ref().is_some_and(|(epoch, ..)| self.shared.passed(*epoch));
         let Some((_, records, segments)) = passed.then(|| recycle.waiting.take()).flatten() else { return };
         drop(recycle);
         for part in records.chunks(1024) {
-            let mut alloc = locked(&self.alloc);
+            let mut alloc = self.alloc.lock();
             part.iter().for_each(|at| alloc.give(at & TWO_LINES != 0, at & !TWO_LINES));
         }
-        let mut alloc = locked(&self.alloc);
+        let mut alloc = self.alloc.lock();
         for n in segments {
             self.shared.lines.kind(n).store(SESSION_SEGMENT_FREE, Release);
             alloc.give_segment(n);

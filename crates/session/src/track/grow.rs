@@ -24,7 +24,7 @@ impl Tracker {
             return;
         }
         let want = (have * 2).min(most);
-        let Ok(first) = locked(&self.alloc).take_index(&self.shared, want) else { return };
+        let Ok(first) = self.alloc.lock().take_index(&self.shared, want) else { return };
         let _table = self.table.write();
         *next = 0;
         // Readers load `index` before `index_old`: whoever sees the new one sees the old one too.
@@ -51,7 +51,7 @@ impl Tracker {
             self.shared.lines.root(INDEX_OLD).store(0, Release);
             drop(table);
             let from = first / SEGMENT_LINES;
-            locked(&self.recycle).push_segments(from, from + n / SEGMENT_LINES);
+            self.recycle.lock().push_segments(from, from + n / SEGMENT_LINES);
         }
     }
 

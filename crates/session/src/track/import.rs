@@ -17,19 +17,19 @@ impl Tracker {
             return Err(Refusal::Drop(DropReason::SessionFault));
         }
         let full = Refusal::Drop(DropReason::SessionTableFull);
-        let at = locked(&self.alloc).take(&self.shared, v6).ok_or(full)?;
+        let at = self.alloc.lock().take(&self.shared, v6).ok_or(full)?;
         let word = self.fill_image(at, image, now);
         let owner = crate::Owner::of(image.state);
         let hashes = crate::key::hashes_of(owner, &image.inner, &image.outer, self.salt);
         match self.enter(at, (&image.inner, &image.outer, owner), word, &hashes) {
             Ok(()) => {}
             Err(Refusal::Exists(there)) => {
-                locked(&self.alloc).give(v6, at);
+                self.alloc.lock().give(v6, at);
                 self.refresh(there, image, now);
                 return Ok(there);
             }
             Err(refusal) => {
-                locked(&self.recycle).push(at, v6);
+                self.recycle.lock().push(at, v6);
                 return Err(refusal);
             }
         }

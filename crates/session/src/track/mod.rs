@@ -28,7 +28,7 @@ pub use types::*;
 use crate::alloc::Alloc;
 use crate::index::{self, Locked};
 use crate::limits::{Life, Lives};
-use crate::quota::{Mix, Quotas, Tenant};
+use crate::quota::{Quotas, Tenant};
 use crate::record::{after, Record, INNER0, LAST_SEEN, STATE};
 use crate::table::{buckets_of, Shared};
 use crate::wheel::Wheel;
@@ -37,7 +37,7 @@ use crate::{
     TenantStats, Timeouts,
 };
 use abi::*;
-use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use std::collections::{HashMap, HashSet};
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
@@ -77,10 +77,6 @@ pub struct Tracker {
     ended: [AtomicU64; 6],
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
-}
-
 /// ns of a time in coarse units that lies not far from `now`.
 fn fine(time: u32, now: u64) -> u64 {
     let ago = coarse(now).wrapping_sub(time) as i32;
@@ -104,7 +100,7 @@ impl Tracker {
         for n in 0..SESSION_SEGMENTS_MAX {
             shared.lines.kind(n).store(SESSION_SEGMENT_FREE, Release);
         }
-        let mut alloc = locked(&tracker.alloc);
+        let mut alloc = tracker.alloc.lock();
         (0..shared.memory.segments()).rev().for_each(|n| alloc.give_segment(n));
         // Segment 0 holds records: no bucket may have line 0.
         if let Some(line) = alloc.take(shared, false) {
@@ -177,7 +173,7 @@ impl Tracker {
     /// Another number of sessions at most. Nothing is ended: a limit below what is there holds for new sessions.
     pub fn set_sessions(&self, sessions: u32) -> Result<(), AttachError> {
         let records = records_for(sessions)?;
-        locked(&self.alloc).set_max(records);
+        self.alloc.lock().set_max(records);
         self.limit.store(sessions, Relaxed);
         Ok(())
     }
@@ -284,7 +280,7 @@ impl Tracker {
 
     /// Adds a count that leaves its record.
     fn spill(&self, at: u32, counts: crate::Counts) {
-        let mut spilled = locked(&self.spilled);
+        let mut spilled = self.spilled.lock();
         let sum = spilled.entry(at).or_default();
         sum.packets += counts.packets;
         sum.bytes += counts.bytes;
@@ -295,7 +291,7 @@ impl Tracker {
     fn counts(&self, at: u32, word: u64) -> crate::Counts {
         let mut counts = crate::Counts::of(word);
         if self.spilled_len.load(Acquire) != 0 {
-            if let Some(more) = locked(&self.spilled).get(&at) {
+            if let Some(more) = self.spilled.lock().get(&at) {
                 counts.packets += more.packets;
                 counts.bytes += more.bytes;
             }
@@ -305,7 +301,7 @@ impl Tracker {
 
     fn forget_spilled(&self, at: u32) {
         if self.spilled_len.load(Acquire) != 0 {
-            let mut spilled = locked(&self.spilled);
+            let mut spilled = self.spilled.lock();
             spilled.remove(&at);
             self.spilled_len.store(spilled.len(), Release);
         }
@@ -334,7 +330,7 @@ impl Tracker {
 
     /// Counters.
     pub fn stats(&self) -> TrackerStats {
-        let alloc = locked(&self.alloc);
+        let alloc = self.alloc.lock();
         let (room, heap) = (alloc.room(), alloc.bytes());
         drop(alloc);
         TrackerStats {
@@ -342,7 +338,7 @@ impl Tracker {
             room,
             limit: self.limit.load(Relaxed).into(),
             memory_bytes: u64::from(self.shared.memory.segments()) * u64::from(SEGMENT_BYTES),
-            heap_bytes: heap + self.wheel.bytes() + locked(&self.recycle).bytes(),
+            heap_bytes: heap + self.wheel.bytes() + self.recycle.lock().bytes(),
             created: self.created.load(Relaxed),
             ended: [0, 1, 2, 3, 4, 5].map(|i: usize| self.ended[i].load(Relaxed)),
         }

@@ -2,7 +2,7 @@
 //! Flow migration beside references: the paper's own algorithms for how many, a list of units for which.
 use super::*;
 use crate::migrate::{allot, Share, Thresholds};
-use crate::prefixes::{edits_as_routes, Edit, Prefix, Prefixes};
+use crate::prefixes::{edits_as_routes, Block, Edit, Prefixes};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// The Optimized Algorithm of Fig. 7 as it stands there, Θ(N²), in fractions: each m sums all tenants up again.
@@ -106,7 +106,7 @@ struct Naive {
     away: BTreeSet<u128>,
 }
 
-fn replay(edits: &[Edit], table: &mut BTreeSet<Prefix>) {
+fn replay(edits: &[Edit], table: &mut BTreeSet<Block>) {
     for edit in edits {
         match edit {
             Edit::Add(p) => assert!(table.insert(*p), "{p:?} is added twice"),
@@ -173,10 +173,10 @@ fn bring_back(naive: &mut Naive, unit: u128) {
     });
 }
 
-fn check(p: &Prefixes, naive: &Naive, table: &BTreeSet<Prefix>) {
+fn check(p: &Prefixes, naive: &Naive, table: &BTreeSet<Block>) {
     for unit in 0..1u128 << UNIT {
         let addr = unit << (WIDTH - UNIT) | 3;
-        let covering: Vec<&Prefix> =
+        let covering: Vec<&Block> =
             table.iter().filter(|e| e.addr >> (WIDTH - e.len) == addr >> (WIDTH - e.len)).collect();
         assert!(covering.len() <= 1, "{covering:?} cover one another");
         assert_eq!(p.entry(addr), covering.first().map(|p| **p));
@@ -185,7 +185,7 @@ fn check(p: &Prefixes, naive: &Naive, table: &BTreeSet<Prefix>) {
     }
     // Halves that both migrate are one entry.
     for e in table.iter().filter(|e| e.len > 0) {
-        let other = Prefix { addr: e.addr ^ 1 << (WIDTH - e.len), len: e.len };
+        let other = Block { addr: e.addr ^ 1 << (WIDTH - e.len), len: e.len };
         assert!(!table.contains(&other), "{e:?} and {other:?} are not merged");
     }
 }
@@ -197,7 +197,7 @@ fn the_smallest_flows_go_first_and_halves_merge() {
         (0..10).for_each(|host| p.begin(net + host));
         p.add_bytes(net, bytes);
     }
-    let at = |addr, len| Prefix { addr, len };
+    let at = |addr, len| Block { addr, len };
     assert_eq!(p.migrate(11), [Edit::Add(at(0x0a000200, 24)), Edit::Add(at(0x0a000000, 24))]);
     assert_eq!(p.migrate(1), [Edit::Remove(at(0x0a000000, 24)), Edit::Add(at(0x0a000000, 23))]);
     let all = [Edit::Remove(at(0x0a000200, 24)), Edit::Remove(at(0x0a000000, 23)), Edit::Add(at(0x0a000000, 22))];

@@ -3,13 +3,13 @@
 //! at any time in between.
 use super::*;
 use crate::migrate_tbl::MigrateTbl;
-use crate::prefixes::Prefix;
+use crate::prefixes::Block;
 use std::collections::{BTreeMap, HashMap};
 use Direction::{In, Out};
 
 const SECOND: u64 = 1_000_000_000;
 
-fn prefix(width: u8, addr: u128, len: u8) -> Prefix {
+fn prefix(width: u8, addr: u128, len: u8) -> Block {
     crate::prefixes::Prefixes::new(width, width).prefix(addr, len)
 }
 
@@ -82,7 +82,7 @@ fn the_largest_table_that_may_be_fits() {
     let of = |i: u32| Entry {
         vni: 1 + i,
         v6: true,
-        prefix: Prefix { addr: u128::from(i) << 64 | u128::from(i), len: 128 },
+        prefix: Block { addr: u128::from(i) << 64 | u128::from(i), len: 128 },
         away: true,
     };
     let mut table = MigrateTbl::new(heap(MigrateTbl::LINES));

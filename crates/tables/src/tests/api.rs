@@ -181,7 +181,7 @@ fn settling_is_deferred_until_it_must_be() {
     // Routes alone need none, nor does one address that comes or goes.
     let route = |n: u32| RoutesChange::Delta {
         remove: vec![],
-        add: vec![Route { prefix: Prefix { addr: v4(n << 24), len: 8 }, target: Target::Line }],
+        add: vec![Route { prefix: Prefix::new_assert(v4(n << 24), 8), target: Target::Line }],
     };
     for n in 60..70 {
         let one = TenantChange { vni: vni(2), routes: route(n), ..Default::default() };
@@ -218,7 +218,7 @@ fn intervals_of_a_dump_cover_what_routes_cover() {
     let mut w = Writer::create(memory, WriterOptions::default()).unwrap();
     let mut c = change(0, 0, 0, true);
     (c.vm_add, c.settings.as_mut().unwrap().icmp) = (Vec::new(), false);
-    let route = |addr, len, target| Route { prefix: Prefix { addr, len }, target };
+    let route = |addr, len, target| Route { prefix: Prefix::new_assert(addr, len), target };
     c.routes = RoutesChange::Replace(vec![
         route(v4(0x0a00_0000), 8, Target::Local),
         route(v4(0x0a80_0000), 9, Target::Region),
@@ -270,7 +270,7 @@ fn root_simple_is_set_when_it_may_be_and_goes_when_it_must() {
         let tenant = t.tenant(vni(0)).unwrap();
         (tenant.root4() & ROOT_SIMPLE != 0, tenant.root6() & ROOT_SIMPLE != 0)
     };
-    let route = |addr, len, target| Route { prefix: Prefix { addr, len }, target };
+    let route = |addr, len, target| Route { prefix: Prefix::new_assert(addr, len), target };
     let local4 = |n: u32| route(v4(0x0a00_0000 + (n << 12)), 24, Target::Local);
     let local6 = |n: u128| route(v6(0x2001 << 112 | n << 72), 64, Target::Local);
     // Large enough that single changes copy paths.
@@ -292,7 +292,7 @@ fn root_simple_is_set_when_it_may_be_and_goes_when_it_must() {
     // Other scopes above or beside local routes, and more local ones, change nothing.
     assert_eq!(delta(vec![], vec![route(v4(0x0a00_0000), 8, Target::Line), local4(300)]), (true, true));
     assert_eq!(delta(vec![], vec![route(v6(0x2001 << 112), 16, Target::Line), local6(300)]), (true, true));
-    assert_eq!(delta(vec![Prefix { addr: v4(0x0a00_0000), len: 8 }], vec![]), (true, true));
+    assert_eq!(delta(vec![Prefix::new_assert(v4(0x0a00_0000), 8)], vec![]), (true, true));
     // One inside a local route does.
     assert_eq!(delta(vec![], vec![route(v4(0x0a00_0010), 28, Target::Blackhole)]), (false, true));
     assert_eq!(delta(vec![], vec![route(v6(0x2001 << 112 | 8), 125, Target::Blackhole)]), (false, false));

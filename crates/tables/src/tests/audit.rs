@@ -86,7 +86,7 @@ impl History {
                     matches!(change.routes, RoutesChange::Replace(_)) && was.is_some() && !known.contains(&vni);
                 for v6 in [false, true] {
                     let of = |t: &ModelTenant| {
-                        t.routes.clone().into_iter().filter(|(p, _)| p.addr.is_ipv6() == v6).collect::<Vec<_>>()
+                        t.routes.clone().into_iter().filter(|(p, _)| p.addr().is_ipv6() == v6).collect::<Vec<_>>()
                     };
                     want.trees += u32::from(replaced || was.map(of).unwrap_or_default() != of(is));
                 }
@@ -253,7 +253,7 @@ fn memory_says_what_a_large_model_says() {
             ..Default::default()
         }),
         routes: RoutesChange::Replace(vec![Route {
-            prefix: Prefix { addr: IpAddr::V4(0x0a00_0000.into()), len: 8 },
+            prefix: Prefix::new_assert(IpAddr::V4(0x0a00_0000.into()), 8),
             target: Target::Local,
         }]),
         vm_add: (0..13).map(|n| vm(i, n)).collect(),

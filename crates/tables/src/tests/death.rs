@@ -45,10 +45,10 @@ fn routes(seed: u32, n: u32, peer: Vni) -> RoutesChange {
     let mut all: Vec<Route> = Vec::new();
     for i in 0..n {
         let target = [Target::Local, Target::Line, Target::Blackhole, Target::Peer(peer)][((i + seed) % 4) as usize];
-        all.push(Route { prefix: Prefix { addr: v4(0x1000_0000 + (i << 12)), len: 24 }, target });
+        all.push(Route { prefix: Prefix::new_assert(v4(0x1000_0000 + (i << 12)), 24), target });
         let lower = if i % 3 == 0 { 0 } else { u128::from(i % 3) << 62 };
         let addr = IpAddr::V6((0x3000u128 << 112 | u128::from(i / 3) << 66 | lower).into());
-        all.push(Route { prefix: Prefix { addr, len: if i % 3 == 0 { 64 } else { 66 } }, target });
+        all.push(Route { prefix: Prefix::new_assert(addr, if i % 3 == 0 { 64 } else { 66 }), target });
     }
     RoutesChange::Replace(all)
 }

@@ -5,7 +5,8 @@ use super::world::*;
 use crate::testing::seeded;
 use crate::*;
 use abi::*;
-use rand::RngExt;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
@@ -362,11 +363,10 @@ fn a_reader_always_finds_a_member_while_a_group_changes() {
     std::thread::scope(|s| {
         let (tables, stop, hops2) = (w.tables(), &stop, hops.clone());
         let reader = s.spawn(move || {
-            let mut h = seed | 1;
+            let mut hashes = ChaCha8Rng::seed_from_u64(seed);
             let mut n = 0u64;
             while !stop.load(Ordering::Relaxed) {
-                h = h.wrapping_mul(6364136223846793005).wrapping_add(1);
-                let member = tables.group_member(g.0, h);
+                let member = tables.group_member(g.0, hashes.random());
                 assert!(hops2.contains(&NexthopId(member)), "{member} is no next hop");
                 n += 1;
             }
@@ -397,7 +397,7 @@ fn one_vpc_with_many_routes_changes_one_by_one() {
     let (_seed, mut rng) = seeded("big");
     let n: u32 = std::env::var("TUNNY_BIG").ok().and_then(|s| s.parse().ok()).unwrap_or(500_000);
     let (mut w, tables) = build(WriterOptions::default());
-    let v4 = |addr: u32, len| Prefix { addr: IpAddr::V4(Ipv4Addr::from_bits(addr)), len };
+    let v4 = |addr: u32, len| Prefix::new_assert(IpAddr::V4(Ipv4Addr::from_bits(addr)), len);
     let route = |i: u32| Route {
         prefix: v4(0x0100_0000 + (i << 9), 24),
         target: if i.is_multiple_of(3) { Target::Line } else { Target::Region },

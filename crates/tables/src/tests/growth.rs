@@ -3,7 +3,8 @@
 
 use crate::testing::{interrupt_this_thread, seeded};
 use crate::*;
-use rand::RngExt;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::Arc;
@@ -31,7 +32,7 @@ fn a_thousand_entries_grow_to_a_million_under_readers() {
     let memory: Arc<dyn Memory> = Arc::new(HeapMemory::new().unwrap());
     let mut writer = Writer::create(memory, WriterOptions { salt: rng.random(), ..Default::default() }).unwrap();
     let local =
-        Route { prefix: Prefix { addr: IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000)), len: 8 }, target: Target::Local };
+        Route { prefix: Prefix::new_assert(IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000)), 8), target: Target::Local };
     let settings = TenantSettings {
         gateway_mac: 0x0200_0000_0001,
         gateways: Vec::new(),
@@ -60,13 +61,12 @@ fn a_thousand_entries_grow_to_a_million_under_readers() {
                 let (tables, there, stop) = (writer.tables(), &there, &stop);
                 s.spawn(move || {
                     interrupt_this_thread(seed + r);
-                    let (mut x, mut looked) = (seed | 1, 0u64);
+                    let (mut rng, mut looked) = (ChaCha8Rng::seed_from_u64(seed + r), 0u64);
                     while !stop.load(Ordering::Relaxed) {
                         let _guard = tables.enter();
                         let most = there.load(Ordering::Acquire);
                         for _ in 0..64u32.min(most) {
-                            x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                            let n = ((x >> 33) % u64::from(most)) as u32;
+                            let n = rng.random_range(0..most);
                             let (vni, addr, mac) = place(n);
                             let t = tables.tenant(vni).expect("the VPC stays");
                             let e = tables.vm4(vni, addr, t.generation()).unwrap_or_else(|| panic!("VM {n} of {most}"));

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 fn pair(server: u32, network: u32, servers: &[(IpAddr, u8, Vni)]) -> InlineSpec {
-    let servers = servers.iter().map(|(addr, len, vni)| (Prefix { addr: *addr, len: *len }, *vni)).collect();
+    let servers = servers.iter().map(|(addr, len, vni)| (Prefix::new_assert(*addr, *len), *vni)).collect();
     InlineSpec {
         server: InlinePort { ifindex: server, mtu: 1500 },
         network: InlinePort { ifindex: network, mtu: 9000 },

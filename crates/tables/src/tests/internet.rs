@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 fn public(addr: IpAddr, len: u8, accepts: bool) -> PublicPrefix {
-    PublicPrefix { prefix: Prefix { addr, len }, accepts }
+    PublicPrefix { prefix: Prefix::new_assert(addr, len), accepts }
 }
 
 fn v4(a: u32) -> IpAddr {

@@ -29,7 +29,7 @@ fn writer(vpcs: u32) -> Writer {
 
 fn route(n: u32) -> Route {
     let target = [Target::Local, Target::Internet, Target::Blackhole, Target::Line][n as usize % 4];
-    Route { prefix: Prefix { addr: IpAddr::V4(Ipv4Addr::from_bits(n << 14)), len: 24 }, target }
+    Route { prefix: Prefix::new_assert(IpAddr::V4(Ipv4Addr::from_bits(n << 14)), 24), target }
 }
 
 /// The commit that adds routes to each.
@@ -57,7 +57,7 @@ fn merged(vpcs: u32, each: u32) -> ([u64; 4], std::time::Duration) {
         let t = tables.tenant(i + 1).unwrap();
         for n in (0..each).step_by(13) {
             let route = route(n + i % 7);
-            let IpAddr::V4(addr) = route.prefix.addr else { unreachable!() };
+            let IpAddr::V4(addr) = route.prefix.addr() else { unreachable!() };
             assert_eq!(w.target(tables.route4(t.root4(), addr.to_bits() + 1)), Some(route.target));
         }
     }

@@ -63,7 +63,7 @@ impl Model {
     /// Longest prefix match by trying every route.
     pub(crate) fn route(&self, vni: Vni, addr: IpAddr) -> Option<Target> {
         let routes = &self.tenants.get(&vni)?.routes;
-        routes.iter().filter(|(p, _)| covers(p, addr)).max_by_key(|(p, _)| p.len).map(|(_, t)| *t)
+        routes.iter().filter(|(p, _)| covers(p, addr)).max_by_key(|(p, _)| p.prefix_len()).map(|(_, t)| *t)
     }
 
     /// The VM with an address, or the gateway.
@@ -84,9 +84,10 @@ impl Model {
 }
 
 pub(crate) fn covers(p: &Prefix, addr: IpAddr) -> bool {
-    match (p.addr, addr) {
-        (IpAddr::V4(p4), IpAddr::V4(a)) => p.len == 0 || (p4.to_bits() ^ a.to_bits()) >> (32 - p.len) == 0,
-        (IpAddr::V6(p6), IpAddr::V6(a)) => p.len == 0 || (p6.to_bits() ^ a.to_bits()) >> (128 - p.len) == 0,
+    let len = p.prefix_len();
+    match (p.addr(), addr) {
+        (IpAddr::V4(p4), IpAddr::V4(a)) => len == 0 || (p4.to_bits() ^ a.to_bits()) >> (32 - len) == 0,
+        (IpAddr::V6(p6), IpAddr::V6(a)) => len == 0 || (p6.to_bits() ^ a.to_bits()) >> (128 - len) == 0,
         _ => false,
     }
 }
@@ -155,12 +156,12 @@ pub(crate) fn some_prefix(rng: &mut ChaCha8Rng) -> Prefix {
         IpAddr::V4(a) => {
             let len = *[0, 8, 14, 15, 16, 24, 28, 31, 32].get(rng.random_range(0..9usize)).unwrap();
             let mask = u32::MAX.checked_shl(32 - len).unwrap_or(0);
-            Prefix { addr: IpAddr::V4(Ipv4Addr::from_bits(a.to_bits() & mask)), len: len as u8 }
+            Prefix::new_assert(IpAddr::V4(Ipv4Addr::from_bits(a.to_bits() & mask)), len as u8)
         }
         IpAddr::V6(a) => {
             let len = *[0, 32, 62, 63, 64, 65, 96, 124, 127, 128].get(rng.random_range(0..10usize)).unwrap();
             let mask = u128::MAX.checked_shl(128 - len).unwrap_or(0);
-            Prefix { addr: IpAddr::V6(Ipv6Addr::from_bits(a.to_bits() & mask)), len: len as u8 }
+            Prefix::new_assert(IpAddr::V6(Ipv6Addr::from_bits(a.to_bits() & mask)), len as u8)
         }
     }
 }

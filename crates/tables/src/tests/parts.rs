@@ -111,7 +111,7 @@ fn a_list_becomes_a_tree_when_it_is_full() {
 
 #[test]
 fn changes_name_so_many_prefixes() {
-    let prefix = Prefix { addr: IpAddr::V4(0x0a00_0000.into()), len: 8 };
+    let prefix = Prefix::new_assert(IpAddr::V4(0x0a00_0000.into()), 8);
     let route = Route { prefix, target: Target::Local };
     let delta = |r: usize, a: usize| RoutesChange::Delta { remove: vec![prefix; r], add: vec![route; a] };
     for (change, n) in [

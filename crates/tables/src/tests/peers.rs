@@ -8,7 +8,7 @@ use std::sync::Arc;
 const VPC: Vni = 7;
 
 fn prefix(addr: u32, len: u8) -> Prefix {
-    Prefix { addr: IpAddr::V4(Ipv4Addr::from_bits(addr)), len }
+    Prefix::new_assert(IpAddr::V4(Ipv4Addr::from_bits(addr)), len)
 }
 
 fn route(addr: u32, len: u8, target: Target) -> Route {

@@ -19,7 +19,7 @@ fn dump(w: &Writer) -> (Vec<TenantDump>, Vec<(IpAddr, u32, Option<GroupId>)>, u6
 }
 
 fn v4(addr: u32, len: u8) -> Prefix {
-    Prefix { addr: IpAddr::V4(Ipv4Addr::from_bits(addr)), len }
+    Prefix::new_assert(IpAddr::V4(Ipv4Addr::from_bits(addr)), len)
 }
 
 fn one(c: TenantChange) -> Commit {
@@ -77,7 +77,7 @@ fn each_bad_commit_is_refused_with_its_reason_and_nothing_changes() {
         (one(with(0, &|c| (c.delete, c.vm_remove) = (true, vec![VmKey(1)]))), "deleted and changed"),
         (one(with(0, &|c| (c.delete, c.routes) = (true, RoutesChange::Replace(vec![])))), "deleted and changed"),
         (one(with(0, &|c| c.routes = add(Target::Local, v4(0x0a00_0001, 24)))), "behind the prefix length"),
-        (one(with(0, &|c| c.routes = add(Target::Local, v4(0, 33)))), "behind the prefix length"),
+        (one(with(0, &|c| c.routes = add(Target::Local, v4(1, 31)))), "behind the prefix length"),
         (
             one(with(0, &|c| c.routes = RoutesChange::Replace(vec![local(v4(1 << 24, 8)), local(v4(1 << 24, 8))]))),
             "given twice",

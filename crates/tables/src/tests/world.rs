@@ -53,8 +53,8 @@ pub(crate) fn ncs() -> Vec<IpAddr> {
 
 /// VPC `i` in a version. `filler` makes its tree larger or smaller, so that blocks of all sizes are freed and reused.
 pub(crate) fn change(i: u32, version: u32, filler: u32, create: bool) -> TenantChange {
-    let v4 = |addr: u32, len| Prefix { addr: IpAddr::V4(Ipv4Addr::from_bits(addr)), len };
-    let v6 = |addr: u128, len| Prefix { addr: IpAddr::V6(Ipv6Addr::from_bits(addr)), len };
+    let v4 = |addr: u32, len| Prefix::new_assert(IpAddr::V4(Ipv4Addr::from_bits(addr)), len);
+    let v6 = |addr: u128, len| Prefix::new_assert(IpAddr::V6(Ipv6Addr::from_bits(addr)), len);
     let say = |n: u32| TARGETS[((version >> (2 * n)) & 3) as usize];
     // Two probes of two bits each in both families, and routes around them that never match a probe.
     let mut routes = vec![
@@ -103,7 +103,7 @@ pub(crate) fn change(i: u32, version: u32, filler: u32, create: bool) -> TenantC
 /// The same with a route to a peer.
 pub(crate) fn leading(i: u32, version: u32, filler: u32) -> TenantChange {
     let mut c = change(i, version, filler, false);
-    let prefix = Prefix { addr: IpAddr::V4(Ipv4Addr::from_bits(0x0d00_0000)), len: 16 };
+    let prefix = Prefix::new_assert(IpAddr::V4(Ipv4Addr::from_bits(0x0d00_0000)), 16);
     if let RoutesChange::Replace(routes) = &mut c.routes {
         routes.push(Route { prefix, target: Target::Peer(peer(i, version & 15)) });
     }

@@ -261,10 +261,12 @@ impl Audit<'_> {
         let routes = &self.model.tenants[&vni].routes;
         for word in words {
             let addr = IpAddr::V4(((word >> PEER_NETWORK_SHIFT) as u32).into());
-            let prefix = crate::Prefix { addr, len: (word >> PEER_LENGTH_SHIFT & 63) as u8 };
+            let prefix = crate::Prefix::new_assert(addr, (word >> PEER_LENGTH_SHIFT & 63) as u8);
             let peer = (word >> PEER_VNI_SHIFT) as Vni & 0xff_ffff;
             assert_eq!(routes.get(&prefix), Some(&crate::Target::Peer(peer)), "{prefix} of {vni}");
-            let inside = routes.keys().filter(|p| p.len > prefix.len && crate::tests::model::covers(&prefix, p.addr));
+            let inside = routes
+                .keys()
+                .filter(|p| p.prefix_len() > prefix.prefix_len() && crate::tests::model::covers(&prefix, p.addr()));
             assert_eq!(inside.count(), 0, "{prefix} of {vni}");
         }
     }
@@ -555,15 +557,15 @@ fn senders(t: &crate::tests::model::ModelTenant) -> BTreeMap<IpAddr, u32> {
 fn edges(model: &Model, vni: Vni) -> Vec<IpAddr> {
     let mut out: Vec<IpAddr> = Vec::new();
     for prefix in model.tenants[&vni].routes.keys() {
-        match prefix.addr {
+        match prefix.addr() {
             IpAddr::V4(a) => {
                 let first = a.to_bits();
-                let last = first | u32::MAX.checked_shr(prefix.len.into()).unwrap_or(0);
+                let last = first | u32::MAX.checked_shr(prefix.prefix_len().into()).unwrap_or(0);
                 out.extend([first, last, first.wrapping_sub(1), last.wrapping_add(1)].map(|a| IpAddr::V4(a.into())));
             }
             IpAddr::V6(a) => {
                 let first = a.to_bits();
-                let last = first | u128::MAX.checked_shr(prefix.len.into()).unwrap_or(0);
+                let last = first | u128::MAX.checked_shr(prefix.prefix_len().into()).unwrap_or(0);
                 out.extend([first, last, first.wrapping_sub(1), last.wrapping_add(1)].map(|a| IpAddr::V6(a.into())));
             }
         }

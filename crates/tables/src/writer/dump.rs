@@ -66,7 +66,7 @@ impl Writer {
     pub fn routes(&self, vni: Vni) -> Option<Vec<Route>> {
         let t = self.tenants.get(&vni).filter(|t| t.routes_known)?;
         let route = |addr: IpAddr, len: u8, value: u32| {
-            Some(Route { prefix: Prefix { addr, len }, target: self.target(value)? })
+            Some(Route { prefix: Prefix::new(addr, len).ok()?, target: self.target(value)? })
         };
         let v4 = t.routes4.iter().filter_map(|((a, l), v)| route(IpAddr::V4(Ipv4Addr::from_bits(*a)), *l, *v));
         let v6 = t.routes6.iter().filter_map(|((a, l), v)| route(IpAddr::V6(Ipv6Addr::from_bits(*a)), *l, *v));

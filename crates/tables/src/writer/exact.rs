@@ -75,7 +75,7 @@ fn of(tenants: Vec<TenantChange>) -> Commit {
 }
 
 fn route(addr: u32, len: u8, target: Target) -> Route {
-    Route { prefix: Prefix { addr: v4(addr), len }, target }
+    Route { prefix: Prefix::new_assert(v4(addr), len), target }
 }
 
 fn delta(remove: Vec<Prefix>, add: Vec<Route>) -> RoutesChange {

@@ -84,9 +84,9 @@ impl Writer {
         let (mut r4, mut r6) = (Routes4::default(), Routes6::default());
         for (prefix, vni) in &pair.servers {
             let value = SCOPE_LOCAL << VALUE_SCOPE_SHIFT | vni & VALUE_ARG_MASK;
-            match prefix.addr {
-                IpAddr::V4(a) => drop(r4.insert((a.to_bits(), prefix.len), value)),
-                IpAddr::V6(a) => drop(r6.insert((a.to_bits(), prefix.len), value)),
+            match prefix.addr() {
+                IpAddr::V4(a) => drop(r4.insert((a.to_bits(), prefix.prefix_len()), value)),
+                IpAddr::V6(a) => drop(r6.insert((a.to_bits(), prefix.prefix_len()), value)),
             }
         }
         self.roots_of(&r4, &r6)

@@ -28,9 +28,9 @@ impl Writer {
         let (mut r4, mut r6) = (Routes4::default(), Routes6::default());
         for p in public {
             let value = if p.accepts { SCOPE_LOCAL } else { SCOPE_BLACKHOLE } << VALUE_SCOPE_SHIFT;
-            match p.prefix.addr {
-                IpAddr::V4(a) => drop(r4.insert((a.to_bits(), p.prefix.len), value)),
-                IpAddr::V6(a) => drop(r6.insert((a.to_bits(), p.prefix.len), value)),
+            match p.prefix.addr() {
+                IpAddr::V4(a) => drop(r4.insert((a.to_bits(), p.prefix.prefix_len()), value)),
+                IpAddr::V6(a) => drop(r6.insert((a.to_bits(), p.prefix.prefix_len()), value)),
             }
         }
         let old = self.store.root.get(root!(public_roots));

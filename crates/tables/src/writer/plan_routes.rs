@@ -100,9 +100,9 @@ impl Known<'_> {
             check_prefix(vni, route.prefix)?;
             let value = self.route_value(vni, route.target)?;
             count_peer(&mut peers, value, 1);
-            match route.prefix.addr {
-                IpAddr::V4(a) => r4.push(((a.to_bits(), route.prefix.len), value)),
-                IpAddr::V6(a) => r6.push(((a.to_bits(), route.prefix.len), value)),
+            match route.prefix.addr() {
+                IpAddr::V4(a) => r4.push(((a.to_bits(), route.prefix.prefix_len()), value)),
+                IpAddr::V6(a) => r6.push(((a.to_bits(), route.prefix.prefix_len()), value)),
             }
         }
         r4.sort_unstable();
@@ -167,13 +167,13 @@ fn delta(
     let mut d6: BTreeMap<(u128, u8), Option<u32>> = BTreeMap::new();
     for prefix in remove {
         check_prefix(vni, *prefix)?;
-        let known = match prefix.addr {
+        let known = match prefix.addr() {
             IpAddr::V4(a) => {
-                let key = (a.to_bits(), prefix.len);
+                let key = (a.to_bits(), prefix.prefix_len());
                 state.routes4.contains_key(&key) && d4.insert(key, None).is_none()
             }
             IpAddr::V6(a) => {
-                let key = (a.to_bits(), prefix.len);
+                let key = (a.to_bits(), prefix.prefix_len());
                 state.routes6.contains_key(&key) && d6.insert(key, None).is_none()
             }
         };
@@ -184,9 +184,9 @@ fn delta(
     for route in add {
         check_prefix(vni, route.prefix)?;
         let value = known.route_value(vni, route.target)?;
-        let twice = match route.prefix.addr {
-            IpAddr::V4(a) => d4.insert((a.to_bits(), route.prefix.len), Some(value)).flatten(),
-            IpAddr::V6(a) => d6.insert((a.to_bits(), route.prefix.len), Some(value)).flatten(),
+        let twice = match route.prefix.addr() {
+            IpAddr::V4(a) => d4.insert((a.to_bits(), route.prefix.prefix_len()), Some(value)).flatten(),
+            IpAddr::V6(a) => d6.insert((a.to_bits(), route.prefix.prefix_len()), Some(value)).flatten(),
         };
         if twice.is_some() {
             return Err(CommitError::RouteTwice { vni, prefix: route.prefix });
@@ -216,23 +216,15 @@ fn count_peer(peers: &mut SmallMap<u32, u32>, value: u32, by: i32) {
 }
 
 fn check_prefix(vni: Vni, prefix: Prefix) -> Result<(), CommitError> {
-    let good = match prefix.addr {
-        IpAddr::V4(a) => {
-            prefix.len <= 32 && a.to_bits() & u32::MAX.checked_shr(u32::from(prefix.len)).unwrap_or(0) == 0
-        }
-        IpAddr::V6(a) => {
-            prefix.len <= 128 && a.to_bits() & u128::MAX.checked_shr(u32::from(prefix.len)).unwrap_or(0) == 0
-        }
-    };
-    good.then_some(()).ok_or(CommitError::BadPrefix { vni, prefix })
+    (prefix.trunc() == prefix).then_some(()).ok_or(CommitError::BadPrefix { vni, prefix })
 }
 
 fn prefix4((addr, len): (u32, u8)) -> Prefix {
-    Prefix { addr: IpAddr::V4(std::net::Ipv4Addr::from_bits(addr)), len }
+    Prefix::new_assert(IpAddr::V4(std::net::Ipv4Addr::from_bits(addr)), len)
 }
 
 fn prefix6((addr, len): (u128, u8)) -> Prefix {
-    Prefix { addr: IpAddr::V6(std::net::Ipv6Addr::from_bits(addr)), len }
+    Prefix::new_assert(IpAddr::V6(std::net::Ipv6Addr::from_bits(addr)), len)
 }
 
 /// Notes the lengths of a whole set.
@@ -249,12 +241,14 @@ mod tests {
     use crate::tree::lines_needed;
 
     fn prefix(addr: &str, len: u8) -> Prefix {
-        Prefix { addr: addr.parse().unwrap(), len }
+        Prefix::new_assert(addr.parse().unwrap(), len)
     }
 
     #[test]
     fn a_prefix_has_no_bits_behind_its_length() {
-        let good = |addr, len| check_prefix(7, prefix(addr, len)).is_ok();
+        let good = |addr: &str, len| {
+            Prefix::new(addr.parse().unwrap(), len).is_ok_and(|prefix| check_prefix(7, prefix).is_ok())
+        };
         for (addr, len, want) in [
             ("0.0.0.0", 0, true),
             ("0.0.0.1", 0, false),

@@ -127,20 +127,7 @@ impl Writer {
         delta: &[((u32, u8), Option<u32>)],
         scratch: &mut Scratch,
     ) -> io::Result<NewTree> {
-        let keeps = state.simple(0) && {
-            let inside = |k: &(u32, u8)| {
-                let last = crate::intervals::span4(k.0, k.1).1;
-                let range = || state.routes4.range(*k..=(last, 32));
-                range().take(64).all(|(_, v)| is_local(*v)) && range().nth(64).is_none()
-            };
-            let above = |k: &(u32, u8)| {
-                (0..k.1).any(|l| {
-                    let addr = if l == 0 { 0 } else { k.0 & u32::MAX << (32 - l) };
-                    state.routes4.get(&(addr, l)).is_some_and(|v| is_local(*v))
-                })
-            };
-            delta.iter().all(|(k, v)| keeps_simple(state.routes4.get(k).copied(), *v, || inside(k), || above(k)))
-        };
+        let keeps = state.simple(0) && keep_simple(&state.routes4, delta, 32, span4);
         for (key, value) in delta {
             apply_route(&mut state.routes4, *key, *value);
             note_length(&mut state.lengths[0], key.1);
@@ -158,20 +145,7 @@ impl Writer {
         delta: &[((u128, u8), Option<u32>)],
         scratch: &mut Scratch,
     ) -> io::Result<NewTree> {
-        let keeps = state.simple(1) && {
-            let inside = |k: &(u128, u8)| {
-                let last = k.0 | u128::MAX.checked_shr(u32::from(k.1)).unwrap_or(0);
-                let range = || state.routes6.range(*k..=(last, 128));
-                range().take(64).all(|(_, v)| is_local(*v)) && range().nth(64).is_none()
-            };
-            let above = |k: &(u128, u8)| {
-                (0..k.1).any(|l| {
-                    let addr = if l == 0 { 0 } else { k.0 & u128::MAX << (128 - u32::from(l)) };
-                    state.routes6.get(&(addr, l)).is_some_and(|v| is_local(*v))
-                })
-            };
-            delta.iter().all(|(k, v)| keeps_simple(state.routes6.get(k).copied(), *v, || inside(k), || above(k)))
-        };
+        let keeps = state.simple(1) && keep_simple(&state.routes6, delta, 128, span6);
         for (key, value) in delta {
             apply_route(&mut state.routes6, *key, *value);
             note_length(&mut state.lengths[1], key.1);
@@ -276,6 +250,23 @@ pub(super) fn apply_route<K: Ord>(routes: &mut SmallMap<K, u32>, key: K, value: 
     };
 }
 
+/// Whether ROOT_SIMPLE surely survives changed routes of a family whose addresses have `width` bits. `span` gives the first and the last
+/// address of the prefix of a length that an address lies in.
+fn keep_simple<A: Copy + Ord>(
+    routes: &SmallMap<(A, u8), u32>,
+    delta: &[((A, u8), Option<u32>)],
+    width: u8,
+    span: impl Fn(A, u8) -> (A, A),
+) -> bool {
+    let inside = |(addr, len): (A, u8)| {
+        let range = || routes.range((addr, len)..=(span(addr, len).1, width));
+        range().take(64).all(|(_, v)| is_local(*v)) && range().nth(64).is_none()
+    };
+    let above =
+        |(addr, len): (A, u8)| (0..len).any(|l| routes.get(&(span(addr, l).0, l)).is_some_and(|v| is_local(*v)));
+    delta.iter().all(|(k, v)| keeps_simple(routes.get(k).copied(), *v, || inside(*k), || above(*k)))
+}
+
 /// Whether ROOT_SIMPLE surely survives a changed route. `clear` = no route of another scope lies inside the prefix,
 /// `above` = a local route lies above it.
 pub(super) fn keeps_simple(
@@ -293,6 +284,18 @@ pub(super) fn keeps_simple(
         // A local route goes: VMs may lose their cover.
         (Some(true), _) => false,
     }
+}
+
+/// First and last address of the prefix of this length that an address lies in.
+fn span4(addr: u32, len: u8) -> (u32, u32) {
+    let host = u32::MAX.checked_shr(len.into()).unwrap_or(0);
+    (addr & !host, addr | host)
+}
+
+/// The same of IPv6.
+fn span6(addr: u128, len: u8) -> (u128, u128) {
+    let host = u128::MAX.checked_shr(len.into()).unwrap_or(0);
+    (addr & !host, addr | host)
 }
 
 /// All intervals of a tree with descents expanded: (upper, lower, value).

@@ -9,12 +9,12 @@ fn trees_that_cannot_be_built_leave_nothing_behind() {
     let mut w = small();
     let used = w.store.arena.used();
     let public = |n: u32| -> Vec<PublicPrefix> {
-        (0..n).map(|i| PublicPrefix { prefix: Prefix { addr: v4(i << 12), len: 24 }, accepts: i % 2 == 0 }).collect()
+        (0..n).map(|i| PublicPrefix { prefix: Prefix::new_assert(v4(i << 12), 24), accepts: i % 2 == 0 }).collect()
     };
     let pair = |n: u32| InlineSpec {
         server: InlinePort { ifindex: 1, mtu: 2 },
         network: InlinePort { ifindex: 3, mtu: 4 },
-        servers: (0..n).map(|i| (Prefix { addr: v4(i << 12), len: 24 }, 5)).collect(),
+        servers: (0..n).map(|i| (Prefix::new_assert(v4(i << 12), 24), 5)).collect(),
     };
     let mut calls = 0;
     loop {
@@ -42,7 +42,7 @@ fn trees_that_cannot_be_built_leave_nothing_behind() {
         .map(|i| InlineSpec {
             server: InlinePort { ifindex: 100 + i, mtu: 1000 + i as u16 },
             network: InlinePort { ifindex: 200 + i, mtu: 2000 + i as u16 },
-            servers: vec![(Prefix { addr: v4(i << 8), len: 24 }, 7 + i)],
+            servers: vec![(Prefix::new_assert(v4(i << 8), 24), 7 + i)],
         })
         .collect();
     w.set_inline(&many).unwrap();

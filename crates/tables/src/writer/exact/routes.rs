@@ -10,7 +10,7 @@ fn what_was_above_shows_again() {
     let mut w = small();
     let t = w.tables();
     let many4 = (0..100u32).map(|i| route(0x1000_0000 + (i << 10), 24, Target::Line));
-    let six = |addr: u128, len, target| Route { prefix: Prefix { addr: v6(addr), len }, target };
+    let six = |addr: u128, len, target| Route { prefix: Prefix::new_assert(v6(addr), len), target };
     let many6 = (0..100u128).map(|i| six(0x3000 << 112 | i << 70, 64, Target::Line));
     let above = [
         route(0x1000_0000, 13, Target::Local),
@@ -109,7 +109,7 @@ fn simple_roots_stay_so_when_nothing_breaks_them() {
 #[test]
 fn a_default_route_is_above_all_others() {
     let mut w = small();
-    let six = |addr: u128, len, target| Route { prefix: Prefix { addr: v6(addr), len }, target };
+    let six = |addr: u128, len, target| Route { prefix: Prefix::new_assert(v6(addr), len), target };
     let many4 = (0..100u32).map(|i| route(0x1000_0000 + (i << 10), 24, Target::Local));
     let many6 = (0..100u128).map(|i| six(0x3000 << 112 | i << 70, 64, Target::Local));
     let whole = RoutesChange::Replace(many4.chain(many6).collect());
@@ -171,14 +171,14 @@ fn walked(w: &Writer, vni: Vni) -> [u32; 2] {
 fn a_sparse_tree_is_built_anew() {
     for f in [0, 1] {
         let six = |i: u32| Route {
-            prefix: Prefix { addr: v6(0x3000 << 112 | u128::from(i) << 70), len: 64 },
+            prefix: Prefix::new_assert(v6(0x3000 << 112 | u128::from(i) << 70), 64),
             target: Target::Line,
         };
         let one = |i: u32| if f == 0 { route(0x1000_0000 + (i << 10), 24, Target::Line) } else { six(i) };
         let mut w = small();
         let (t, empty) = (w.tables(), w.store.arena.used());
         let mut left: Vec<u32> = (0..if f == 0 { 5000 } else { 2500 }).collect();
-        let default = Prefix { addr: if f == 0 { v4(0) } else { v6(0) }, len: 0 };
+        let default = Prefix::new_assert(if f == 0 { v4(0) } else { v6(0) }, 0);
         let whole = left.iter().map(|i| one(*i)).chain([Route { prefix: default, target: Target::Local }]).collect();
         w.commit(&of(vec![TenantChange { routes: RoutesChange::Replace(whole), ..on(10) }])).unwrap();
         let (mut before, mut anew) = (w.tenants[&10].tree_lines[f], 0);
@@ -195,7 +195,7 @@ fn a_sparse_tree_is_built_anew() {
             anew += u32::from(lines[f] * 3 < before * 2);
             before = lines[f];
             let tenant = t.tenant(10).unwrap();
-            let scope = |i: u32| match one(i).prefix.addr {
+            let scope = |i: u32| match one(i).prefix.addr() {
                 IpAddr::V4(a) => t.route4(tenant.root4(), a.to_bits() + 9) >> 28,
                 IpAddr::V6(a) => t.route6(tenant.root6(), (halves(a.to_bits()).0, 9)) >> 28,
             };
@@ -211,7 +211,7 @@ fn a_sparse_tree_is_built_anew() {
 /// A writer that took over is given whole sets again: what is the same stays where it is, what is not replaces it.
 #[test]
 fn whole_sets_are_compared_with_what_was_taken_over() {
-    let six = |addr: u128, len, target| Route { prefix: Prefix { addr: v6(addr), len }, target };
+    let six = |addr: u128, len, target| Route { prefix: Prefix::new_assert(v6(addr), len), target };
     let set = |n: u32, host: Target| -> Vec<Route> {
         let many = (0..n).map(|i| route(0x1000_0000 + (i << 10), 24, Target::Line));
         let many6 = (0..n).map(|i| six(0x3000 << 112 | u128::from(i) << 70, 64, Target::Line));
@@ -224,12 +224,12 @@ fn whole_sets_are_compared_with_what_was_taken_over() {
         (set(60, Target::Local), set(61, Target::Local), [false, false]),
         (
             set(60, Target::Local),
-            set(60, Target::Local).into_iter().filter(|r| r.prefix.len != 128).collect(),
+            set(60, Target::Local).into_iter().filter(|r| r.prefix.prefix_len() != 128).collect(),
             [true, false],
         ),
         (
             set(60, Target::Local),
-            set(60, Target::Local).into_iter().filter(|r| r.prefix.len != 32).collect(),
+            set(60, Target::Local).into_iter().filter(|r| r.prefix.prefix_len() != 32).collect(),
             [false, true],
         ),
         (set(60, Target::Local), vec![], [false, false]),
@@ -285,7 +285,7 @@ fn w_with(routes: Vec<Route>) -> Writer {
 #[test]
 fn a_prefix_is_given_once() {
     let mut w = small();
-    let six = |n: u128| Route { prefix: Prefix { addr: v6(n << 64), len: 64 }, target: Target::Local };
+    let six = |n: u128| Route { prefix: Prefix::new_assert(v6(n << 64), 64), target: Target::Local };
     let four = |n: u32| route(n << 8, 24, Target::Local);
     let twice: [(Vec<Route>, Prefix); 4] = [
         (vec![four(3), four(1), four(2), four(3)], four(3).prefix),

@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A MAC address that prints and parses.
+//! Addresses that every crate means the same by: prefixes, as crate `ipnet` has them, and MAC addresses.
+//!
+//! A prefix is ordered by family, address, length, so that it stands before everything that it covers. Its length is never too
+//! large; bits behind the length may be set, and who takes prefixes from outside says whether it refuses them.
+
+pub use ipnet::{IpNet as Prefix, Ipv4Net, Ipv6Net};
 
 /// A MAC address: 48 bits, first octet uppermost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(transparent)]
 pub struct Mac(pub u64);
 
 impl Mac {
@@ -17,9 +23,15 @@ impl Mac {
 }
 
 impl std::fmt::Display for Mac {
+    /// Digit by digit: a listing writes millions of them.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let [_, _, a, b, c, d, e, g] = self.0.to_be_bytes();
-        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut text = *b"00:00:00:00:00:00";
+        for (i, pair) in text.chunks_mut(3).enumerate() {
+            let byte = (self.0 >> (40 - 8 * i)) as usize;
+            (pair[0], pair[1]) = (DIGITS[byte >> 4 & 15], DIGITS[byte & 15]);
+        }
+        f.write_str(std::str::from_utf8(&text).unwrap_or_default())
     }
 }
 
@@ -39,19 +51,22 @@ impl std::str::FromStr for Mac {
     type Err = MacError;
 
     fn from_str(s: &str) -> Result<Mac, MacError> {
-        let mut value = 0;
-        let mut parts = s.split([':', '-']);
-        for _ in 0..6 {
-            let part = parts.next().ok_or(MacError)?;
-            if part.len() != 2 || !part.bytes().all(|b| b.is_ascii_hexdigit()) {
-                return Err(MacError);
+        let (mut value, mut well_formed) = (0u64, s.len() == 17);
+        for (i, &c) in s.as_bytes().iter().enumerate().take(17) {
+            let digit = match c {
+                b'0'..=b'9' => c - b'0',
+                b'a'..=b'f' => c - b'a' + 10,
+                b'A'..=b'F' => c - b'A' + 10,
+                _ => 16,
+            };
+            if i % 3 == 2 {
+                well_formed &= c == b':' || c == b'-';
+            } else {
+                well_formed &= digit < 16;
+                value = value << 4 | u64::from(digit);
             }
-            value = value << 8 | u64::from_str_radix(part, 16).map_err(|_| MacError)?;
         }
-        match parts.next() {
-            None => Ok(Mac(value)),
-            Some(_) => Err(MacError),
-        }
+        well_formed.then_some(Mac(value)).ok_or(MacError)
     }
 }
 
