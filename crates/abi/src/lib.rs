@@ -12,6 +12,7 @@ pub mod reasons;
 pub mod session;
 pub mod special;
 pub mod states;
+pub mod value;
 
 pub use hash::*;
 pub use layout::*;
@@ -20,6 +21,7 @@ pub use reasons::*;
 pub use session::*;
 pub use special::*;
 pub use states::*;
+pub use value::*;
 
 use std::fmt::Write;
 

@@ -2,6 +2,7 @@
 //! From the model to what translation, sessions and tables need for the Internet.
 
 use crate::commit::table_prefix;
+use abi::Vni;
 use model::*;
 use session::nat::{ElasticSpec, ElasticUse, Filtering, Forward, NatSpec, PoolSpec, SnatSpec};
 use session::{OwnTimeouts, TenantLimits, Timeouts};
@@ -10,7 +11,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tables::{PublicPrefix, Vni};
+use tables::PublicPrefix;
 
 /// A wire by the names of its ports, and who is behind it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,6 +14,7 @@ use crate::states::{Hand, States};
 use crate::sweep::{Sweep, BUDGET, SWEEPS};
 use crate::uplinks::interface;
 use ::states::Backing;
+use abi::Vni;
 use compile::{Compile, NatPlan, WirePlan};
 use filter::Filter;
 use gateway::Connections;
@@ -28,7 +29,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use tables::{Commit, GroupId, RoutesChange, Tables, Vni, WirePort, WireSpec, Writer};
+use tables::{Commit, GroupId, RoutesChange, Tables, WirePort, WireSpec, Writer};
 
 /// Time between two looks at what has expired.
 /// Steps of migration in it.

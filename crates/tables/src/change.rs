@@ -5,9 +5,6 @@
 use abi::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A VXLAN network identifier, 24 bits.
-pub type Vni = u32;
-
 /// An address prefix. Bits behind `len` must be zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Prefix {

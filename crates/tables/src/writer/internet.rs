@@ -6,7 +6,7 @@ use crate::arena::Block;
 use crate::intervals::Buffer;
 use crate::routes::{build4, build6, Routes4, Routes6};
 use crate::tree::{walk_all, Top};
-use crate::{GroupId, Prefix, Vni};
+use crate::{GroupId, Prefix};
 use abi::*;
 use memory::root;
 use std::io;
