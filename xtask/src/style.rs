@@ -28,7 +28,7 @@ const IMPURE: &[&str] = &[
 const RANKS: &[(&str, u32)] = &[
     ("abi", 0),
     ("skip", 0),
-    ("wire", 0),
+    ("wire", 1),
     ("memory", 1),
     ("tables", 2),
     ("model", 2),

@@ -14,6 +14,7 @@ pub mod reasons;
 pub mod session;
 pub mod special;
 pub mod states;
+pub mod value;
 
 pub use address::*;
 pub use hash::*;
@@ -24,6 +25,7 @@ pub use reasons::*;
 pub use session::*;
 pub use special::*;
 pub use states::*;
+pub use value::*;
 
 use std::fmt::Write;
 

@@ -7,6 +7,7 @@
 //! turns. Beside them the agent in the node's process.
 use crate::report::round;
 use crate::{Context, Error, Goal, Report};
+use abi::Vni;
 use node::agent::link::{AgentLink, Hearers, Target};
 use node::agent::serve::{Listening, Options};
 use states::message::Begin;
@@ -25,7 +26,7 @@ const TENANTS: u32 = 8;
 const ROUNDS: usize = 5;
 
 fn packet(i: u32, step: usize) -> Control {
-    let key = Key::v4(1 + i % TENANTS, 6, i, (i >> 16) as u16, 9, 443);
+    let key = Key::v4(Vni(1 + i % TENANTS), 6, i, (i >> 16) as u16, 9, 443);
     let (kind, from) =
         [(Kind::Syn, Direction::Out), (Kind::SynAck, Direction::In), (Kind::Ack, Direction::Out)][step.min(2)];
     Control { key, kind, from }

@@ -9,7 +9,7 @@ use crate::memory::MissCost;
 use crate::setup::BpfNode;
 use crate::workload::{write_ported, Vm, Workload, FIRST_VNI, PACKET_SLOT};
 use crate::{cpu, report, stats, Context, Error, Goal, Report};
-use abi::{POLICY_EPOCH_SHIFT, POLICY_FILTER};
+use abi::{Vni, POLICY_EPOCH_SHIFT, POLICY_FILTER};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_xoshiro::SplitMix64;
 use session::{Direction, L4View, NewSession, Options, Owner, PairKey, Tracker};
@@ -61,7 +61,7 @@ pub(crate) fn fill(
     let view = L4View::Other;
     let failed = |why: String| Error::Failed { what: "making a session".into(), why };
     for (n, c) in connections.enumerate() {
-        let end = |i: usize| (c.ends[i].vni, IpAddr::V4(Ipv4Addr::from_bits(c.ends[i].address)), c.ports[i]);
+        let end = |i: usize| (Vni(c.ends[i].vni), IpAddr::V4(Ipv4Addr::from_bits(c.ends[i].address)), c.ports[i]);
         let (key, direction) = PairKey::new(UDP, end(0), end(1), false).ok_or_else(|| failed("no key".into()))?;
         let new = NewSession {
             inner: key.inner(),
@@ -87,7 +87,7 @@ pub(crate) fn fill(
 /// Gives every VPC security groups, or takes them away.
 pub(crate) fn set_filtered(node: &mut BpfNode, workload: &Workload, on: bool) -> Result<(), Error> {
     let word = if on { POLICY_FILTER } else { 0 };
-    match (FIRST_VNI..FIRST_VNI + workload.vpcs).all(|vni| node.writer.set_policy(vni, word)) {
+    match (FIRST_VNI..FIRST_VNI + workload.vpcs).all(|vni| node.writer.set_policy(Vni(vni), word)) {
         true => Ok(()),
         false => Err(Error::Failed { what: "setting policies".into(), why: "a VPC is unknown".into() }),
     }
@@ -95,7 +95,7 @@ pub(crate) fn set_filtered(node: &mut BpfNode, workload: &Workload, on: bool) ->
 
 /// The rule epoch of a VPC.
 pub(crate) fn epoch_of(node: &BpfNode, vni: u32) -> u16 {
-    (node.writer.policy(vni).unwrap_or(0) >> POLICY_EPOCH_SHIFT) as u16
+    (node.writer.policy(Vni(vni)).unwrap_or(0) >> POLICY_EPOCH_SHIFT) as u16
 }
 
 /// What a size costs, ns a packet: driver alone, bare program, groups on, groups off; and bytes of session memory.
@@ -131,7 +131,7 @@ fn with_table(
     (kind, connections): (TableKind, &mut dyn Iterator<Item = Connection>),
 ) -> Result<Table, Error> {
     let adopted = |c: Connection| {
-        let end = |i: usize| (c.ends[i].vni, IpAddr::V4(Ipv4Addr::from_bits(c.ends[i].address)), c.ports[i]);
+        let end = |i: usize| (Vni(c.ends[i].vni), IpAddr::V4(Ipv4Addr::from_bits(c.ends[i].address)), c.ports[i]);
         PairKey::new(UDP, end(0), end(1), false).map(|(pair, began)| Adopted {
             key: Key::from(&pair),
             tcp: false,

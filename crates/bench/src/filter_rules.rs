@@ -8,6 +8,7 @@ use crate::newconn::aim;
 use crate::user::{forward_staged, BATCH, BUFFER};
 use crate::workload::{Workload, FIRST_VNI, PACKET_SLOT};
 use crate::{cpu, report, setup, snapshot, Context, Error, Goal, Report};
+use abi::Vni;
 use filter::{Filter, GroupSpec, Member, Rule, Ruleset, Side, GROUP_RULES_MAX};
 use gateway::{Connections, Gateway};
 use session::nat::Translator;
@@ -101,13 +102,13 @@ pub(crate) fn region(context: &Context) -> Workload {
     Workload::region(GROUPS, VMS, 64, context.seed)
 }
 
-fn members(workload: &Workload) -> Vec<(u32, Arc<Vec<Member>>)> {
+fn members(workload: &Workload) -> Vec<(Vni, Arc<Vec<Member>>)> {
     let member = |v: &crate::workload::Vm| Member {
         prefix: filter::Prefix::new_assert(IpAddr::V4(Ipv4Addr::from_bits(v.address)), 32),
         groups: vec![format!("g{}", v.vni - FIRST_VNI).into()],
     };
     let of = |vni: u32| workload.vms.iter().filter(|v| v.vni == vni).map(member).collect::<Vec<_>>();
-    (FIRST_VNI..FIRST_VNI + GROUPS).map(|vni| (vni, Arc::new(of(vni)))).collect()
+    (FIRST_VNI..FIRST_VNI + GROUPS).map(|vni| (Vni(vni), Arc::new(of(vni)))).collect()
 }
 
 /// `filter-compile`.
@@ -158,7 +159,7 @@ pub fn filter_first(context: &Context) -> Result<Report, Error> {
     context.say(&format!("filter-first: {all} connections under 1M rules"));
     let (mut writer, _) = setup::heap(&workload)?;
     for vpc in 0..GROUPS {
-        writer.set_policy(FIRST_VNI + vpc, abi::POLICY_FILTER);
+        writer.set_policy(Vni(FIRST_VNI + vpc), abi::POLICY_FILTER);
     }
     let memory: Arc<dyn SessionMemory> = Arc::new(HeapMemory::new().map_err(Error::io("reserving session memory"))?);
     let tenant = TenantLimits { sessions: all, vm_sessions: all, half_open: all };
@@ -199,7 +200,8 @@ pub fn filter_first(context: &Context) -> Result<Report, Error> {
             });
         }
         let (rules, begin) = (nat.rules(), cpu::thread_time());
-        let side = |v: crate::workload::Vm| Side { vni: Some(v.vni), addr: IpAddr::V4(Ipv4Addr::from_bits(v.address)) };
+        let side =
+            |v: crate::workload::Vm| Side { vni: Some(Vni(v.vni)), addr: IpAddr::V4(Ipv4Addr::from_bits(v.address)) };
         let evaluated = |n: u32| {
             rules.judge(side(workload.vms[(n % vms) as usize]), side(mate(n % vms)), filter::service(17, PORT))
         };

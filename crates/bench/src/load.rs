@@ -5,6 +5,7 @@ use crate::snapshot;
 use crate::user::UserRunner;
 use crate::workload::{Workload, FIRST_VNI, FRAME, PACKET_SLOT};
 use crate::{cpu, report, stats, Context, Error, Goal, Report};
+use abi::Vni;
 use gateway::{Batch, Frame, Gateway, Verdict, HEADROOM};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
@@ -103,7 +104,7 @@ fn block_route(workload: &Workload, vpc: u32, on: bool) -> TenantChange {
         true => RoutesChange::Delta { remove: vec![], add: vec![Route { prefix, target: Target::Blackhole }] },
         false => RoutesChange::Delta { remove: vec![prefix], add: vec![] },
     };
-    TenantChange { vni: FIRST_VNI + vpc, routes, ..TenantChange::default() }
+    TenantChange { vni: Vni(FIRST_VNI + vpc), routes, ..TenantChange::default() }
 }
 
 /// Applies route changes at CHURN_RATE until told to stop. Returns how many, and the seconds that it took.
@@ -231,8 +232,10 @@ fn visibility(node: &mut BpfNode, workload: &Workload, context: &Context) -> Res
             let before = seen.load(Ordering::Acquire);
             let target = if n % 2 == 0 { Target::Blackhole } else { Target::Local };
             let routes = RoutesChange::Delta { remove: vec![], add: vec![Route { prefix, target }] };
-            let commit =
-                Commit { tenants: vec![TenantChange { vni, routes, ..TenantChange::default() }], ..Commit::default() };
+            let commit = Commit {
+                tenants: vec![TenantChange { vni: Vni(vni), routes, ..TenantChange::default() }],
+                ..Commit::default()
+            };
             let before_wait = cpu::waited(me) + cpu::waited(watcher.load(Ordering::Acquire));
             let called = start.elapsed();
             let result = node.writer.commit(&commit).map_err(Error::failed("a commit"));

@@ -10,7 +10,7 @@ use crate::memory::MissCost;
 use crate::setup::BpfNode;
 use crate::workload::{nc_address, Vm, Workload, FIRST_VNI, GATEWAY_MAC, PACKET_SLOT, ROUTER_MAC, UPLINK_MAC, VTEP};
 use crate::{cpu, report, stats, Context, Error, Goal, Report};
-use abi::{POLICY_EPOCH_SHIFT, POLICY_NAT};
+use abi::{Vni, POLICY_EPOCH_SHIFT, POLICY_NAT};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::SplitMix64;
 use session::{Direction, InnerKey, L4View, NewSession, Options, OuterKey, Owner, Tracker};
@@ -164,7 +164,7 @@ fn fill(tracker: &Tracker, workload: &Workload, count: u32, epoch: u16) -> Resul
     for n in 0..count {
         let f = flow(workload, n);
         let new = NewSession {
-            inner: InnerKey::v4(f.vm.vni, 17, f.vm.address, f.vm_port, f.remote, REMOTE_PORT),
+            inner: InnerKey::v4(Vni(f.vm.vni), 17, f.vm.address, f.vm_port, f.remote, REMOTE_PORT),
             outer: OuterKey::v4(17, f.public, f.public_port, f.remote, REMOTE_PORT),
             owner: Owner::Snat,
             direction: Direction::Out,
@@ -201,7 +201,7 @@ pub fn measure(context: &Context, node: &mut BpfNode, workload: &Workload, count
     let memory = node.engine.session_memory().map_err(Error::failed("mapping session memory"))?;
     let options = Options { sessions: count + (1 << 16), initial: count, salt: context.seed, ..Options::default() };
     let tracker = Tracker::new(memory, options, NOW).map_err(Error::failed("session memory"))?;
-    let policy = node.writer.policy(workload.vms[0].vni).unwrap_or(0);
+    let policy = node.writer.policy(Vni(workload.vms[0].vni)).unwrap_or(0);
     context.say(&format!("xdp-nat: making {count} sessions"));
     fill(&tracker, workload, count, (policy >> POLICY_EPOCH_SHIFT) as u16)?;
     let mut random = SplitMix64::seed_from_u64(context.seed);
@@ -241,7 +241,7 @@ pub fn measure(context: &Context, node: &mut BpfNode, workload: &Workload, count
 pub fn prepare(node: &mut BpfNode, workload: &Workload) -> Result<(), Error> {
     let default = Prefix::new_assert(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
     let add = vec![Route { prefix: default, target: Target::Internet }];
-    let vnis = FIRST_VNI..FIRST_VNI + workload.vpcs;
+    let vnis = (FIRST_VNI..FIRST_VNI + workload.vpcs).map(Vni);
     let routes = RoutesChange::Delta { remove: Vec::new(), add };
     let change = |vni| TenantChange { vni, routes: routes.clone(), ..TenantChange::default() };
     let commit = Commit { tenants: vnis.clone().map(change).collect(), ..Commit::default() };

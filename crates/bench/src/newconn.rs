@@ -9,6 +9,7 @@ use crate::setup;
 use crate::user::{forward_staged, BATCH, BUFFER};
 use crate::workload::{Workload, FIRST_VNI, FRAME, PACKET_SLOT};
 use crate::{cpu, Context, Error, Goal, Report};
+use abi::Vni;
 use gateway::{Batch, Connections, Frame, Gateway, Verdict, HEADROOM};
 use session::nat::{Filtering, NatSpec, PoolSpec, SnatSpec, Translator};
 use session::{HeapMemory, Options, SessionMemory, TenantLimits, Tracker};
@@ -31,7 +32,7 @@ fn internet(workload: &Workload, connections: u32, salt: u64) -> Result<(Writer,
     let (mut writer, _) = setup::heap(workload)?;
     let route = Route { prefix: Prefix::new_assert(Ipv4Addr::UNSPECIFIED.into(), 0), target: Target::Internet };
     let tenants = (0..VPCS).map(|vpc| TenantChange {
-        vni: FIRST_VNI + vpc,
+        vni: Vni(FIRST_VNI + vpc),
         routes: RoutesChange::Delta { remove: vec![], add: vec![route] },
         ..TenantChange::default()
     });
@@ -48,7 +49,7 @@ fn internet(workload: &Workload, connections: u32, salt: u64) -> Result<(Writer,
         .set_public(&[PublicPrefix { prefix: public, accepts: false }])
         .map_err(Error::io("writing public addresses"))?;
     for vpc in 0..VPCS {
-        writer.set_policy(FIRST_VNI + vpc, abi::POLICY_NAT);
+        writer.set_policy(Vni(FIRST_VNI + vpc), abi::POLICY_NAT);
     }
     let memory: Arc<dyn SessionMemory> = Arc::new(HeapMemory::new().map_err(Error::io("reserving session memory"))?);
     let tenant = TenantLimits { sessions: connections, vm_sessions: connections, half_open: connections };
@@ -63,7 +64,7 @@ fn internet(workload: &Workload, connections: u32, salt: u64) -> Result<(Writer,
         reuse: false,
     };
     let snats = (0..VPCS).map(|vpc| SnatSpec {
-        vni: FIRST_VNI + vpc,
+        vni: Vni(FIRST_VNI + vpc),
         pools: vec![0],
         filtering: Filtering::default(),
         ipv6: vec![],

@@ -4,6 +4,7 @@
 //! The lines are the same wherever they lie; here they lie in plain memory with huge pages, as for a node without XDP. A smaller
 //! number is taken where memory is short, and said (`sessions`); TUNNY_BENCH_SESSIONS sets it.
 use crate::{cpu, Context, Error, Goal, Report};
+use abi::Vni;
 use session::{Direction, HeapMemory, InnerKey, L4View, NewSession, Options, OuterKey, Owner, SessionMemory, Tracker};
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ fn nth(i: u32) -> NewSession {
     let (remote, port) = ((mixed >> 32) as u32, 1024 + (i / 1_000_000) as u16);
     let public = 0xc612_0000 + i / 60_000;
     NewSession {
-        inner: InnerKey::v4(vni, 17, vm, port, remote, mixed as u16),
+        inner: InnerKey::v4(Vni(vni), 17, vm, port, remote, mixed as u16),
         outer: OuterKey::v4(17, public, 1024 + (i % 60_000) as u16, remote, mixed as u16),
         owner: Owner::Snat,
         direction: Direction::Out,

@@ -3,6 +3,7 @@
 use crate::rig::{Frames, Side};
 use crate::workload::{nc_address, Workload, FIRST_VNI, GATEWAY_MAC, ROUTER_MAC, UPLINK_MAC, VTEP};
 use crate::{cpu, Error};
+use abi::Vni;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -32,7 +33,7 @@ pub fn base_commit(workload: &Workload) -> Commit {
 pub fn tenants(workload: &Workload, vpcs: std::ops::Range<u32>) -> Vec<TenantChange> {
     let (routes, vms) = (workload.routes.len() / workload.vpcs as usize, workload.vms.len() / workload.vpcs as usize);
     vpcs.map(|vpc| TenantChange {
-        vni: FIRST_VNI + vpc,
+        vni: Vni(FIRST_VNI + vpc),
         settings: Some(TenantSettings { gateway_mac: GATEWAY_MAC, icmp: true, ..TenantSettings::default() }),
         routes: RoutesChange::Replace(workload.routes[vpc as usize * routes..][..routes].iter().map(route).collect()),
         vm_add: workload.vms[vpc as usize * vms..][..vms]
@@ -52,7 +53,10 @@ pub fn tenants(workload: &Workload, vpcs: std::ops::Range<u32>) -> Vec<TenantCha
 }
 
 fn route(r: &crate::workload::Route) -> Route {
-    Route { prefix: Prefix::new_assert(v4(r.network), r.length), target: r.peer.map_or(Target::Local, Target::Peer) }
+    Route {
+        prefix: Prefix::new_assert(v4(r.network), r.length),
+        target: r.peer.map_or(Target::Local, |vni| Target::Peer(Vni(vni))),
+    }
 }
 
 /// Counters of a running node.

@@ -73,7 +73,7 @@ fn from_files(nc: &str, files: &[PathBuf]) -> anyhow::Result<Host> {
     let gateway =
         vtep.with_context(|| format!("the Gateway has no tunnel address of the family of {}", found.address))?;
     let vni = |vpc: &str| match model.get(Kind::Vpc, vpc) {
-        Some(Object::Vpc(vpc)) => Some(vpc.vni),
+        Some(Object::Vpc(vpc)) => Some(vpc.vni.0),
         _ => None,
     };
     let mut host = Host { local: found.address, gateway, vnis: BTreeSet::new(), vms: Vec::new() };

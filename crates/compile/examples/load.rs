@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Times the ways by which a large configuration gets in: `cargo run --release -p model --example load [VPCS] [EACH]`.
 
+use abi::Vni;
 use compile::*;
 use model::*;
 use std::io::Write;
@@ -25,7 +26,7 @@ fn region(vpcs: u32, each: u32, named: bool) -> Documents {
         let gateways = vec![IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1))];
         let vpc = Vpc {
             name: name.clone(),
-            vni,
+            vni: Vni(vni),
             gateway_mac,
             gateways,
             icmp: true,

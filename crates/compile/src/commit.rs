@@ -4,6 +4,7 @@
 //! A plan made in place names the VPCs, VMs and routes that it touched, and the commit holds these and nothing else. For a
 //! replaced model the tenants are compared by VNI, which is all that tables know of them.
 
+use abi::Vni;
 use model::{
     merge, Changes, Delta, Gateway, Mac, Meter, Model, PacketLimit, Plan, Prefix, Punts, RatePair, Role, Scope, VmView,
     VpcView,
@@ -49,9 +50,9 @@ pub(crate) fn full(model: &Model) -> Commit {
     commit
 }
 
-pub(crate) fn reconcile(model: &Model, vnis: &[u32], ncs: &[IpAddr]) -> Commit {
+pub(crate) fn reconcile(model: &Model, vnis: &[Vni], ncs: &[IpAddr]) -> Commit {
     let mut commit = full(model);
-    let there: BTreeSet<u32> = vnis.iter().copied().collect();
+    let there: BTreeSet<Vni> = vnis.iter().copied().collect();
     for tenant in commit.tenants.iter_mut().filter(|t| there.contains(&t.vni)) {
         tenant.vm_replace = true;
     }
@@ -132,7 +133,7 @@ fn vm_spec(mac: Mac, vm: VmView<'_>) -> VmSpec {
     VmSpec { mac: mac.0, ipv4, ipv6, more, nc: vm.nc, meter: meter_spec(vm.meter) }
 }
 
-fn route_spec(prefix: Prefix, target: Scope<u32>) -> tables::Route {
+fn route_spec(prefix: Prefix, target: Scope<Vni>) -> tables::Route {
     let target = match target {
         Scope::Local => tables::Target::Local,
         Scope::Peer(vni) => tables::Target::Peer(vni),
@@ -144,7 +145,7 @@ fn route_spec(prefix: Prefix, target: Scope<u32>) -> tables::Route {
     tables::Route { prefix, target }
 }
 
-fn deletion(vni: u32) -> TenantChange {
+fn deletion(vni: Vni) -> TenantChange {
     TenantChange { vni, delete: true, ..TenantChange::default() }
 }
 

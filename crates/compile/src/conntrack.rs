@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! From the model to what concerns connections: translation, limits and timeouts of sessions, rules, state table, public addresses.
 
+use abi::Vni;
 use model::*;
 use session::nat::{ElasticSpec, ElasticUse, Filtering, Forward, NatSpec, PoolSpec, SnatSpec};
 use session::{OwnTimeouts, TenantLimits, Timeouts};
@@ -9,7 +10,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tables::{PublicPrefix, Vni};
+use tables::PublicPrefix;
 
 /// An inline pair by the names of its ports, and who is behind it.
 #[derive(Clone, Debug, PartialEq, Eq)]

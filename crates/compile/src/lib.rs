@@ -5,6 +5,7 @@
 mod commit;
 mod conntrack;
 
+use abi::Vni;
 pub use commit::{gateway_settings, CompilePlan};
 pub use conntrack::{durations, state_table, ConntrackPlan, InlinePlan};
 
@@ -21,7 +22,7 @@ pub trait Compile {
     fn reconcile(&self, writer: &tables::Writer) -> Commit;
 
     /// The same for tables that hold these VPCs and NCs.
-    fn reconcile_with(&self, vnis: &[u32], ncs: &[std::net::IpAddr]) -> Commit;
+    fn reconcile_with(&self, vnis: &[Vni], ncs: &[std::net::IpAddr]) -> Commit;
 
     /// What translation, sessions and filter are told.
     fn conntrack(&self) -> ConntrackPlan;
@@ -40,7 +41,7 @@ impl Compile for Model {
         self.reconcile_with(&writer.vnis(), &ncs)
     }
 
-    fn reconcile_with(&self, vnis: &[u32], ncs: &[std::net::IpAddr]) -> Commit {
+    fn reconcile_with(&self, vnis: &[Vni], ncs: &[std::net::IpAddr]) -> Commit {
         commit::reconcile(self, vnis, ncs)
     }
 

@@ -4,7 +4,7 @@
 use crate::group::Group;
 use crate::rule::{Rule, RuleDirection};
 use crate::ruleset::Ruleset;
-use abi::{Mix, Prefix};
+use abi::{Mix, Prefix, Vni};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -73,7 +73,7 @@ impl Members {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Side {
     /// VNI of its VPC; None: outside of all of them.
-    pub vni: Option<u32>,
+    pub vni: Option<Vni>,
     /// Address.
     pub addr: IpAddr,
 }
@@ -146,7 +146,7 @@ pub struct Filter {
     groups: Vec<Option<Arc<Group>>>,
     /// Ids of names: once given, an id stays, so that what was compiled stays right.
     ids: Arc<HashMap<Arc<str>, u32>>,
-    vpcs: Map<u32, Arc<Members>>,
+    vpcs: Map<Vni, Arc<Members>>,
     /// Some rule is stateless.
     stateless: bool,
 }
@@ -154,7 +154,7 @@ pub struct Filter {
 impl Filter {
     /// Of these groups and the members of each VPC. What is as in `before` is taken from there: a group or a VPC whose `Arc` is
     /// the same.
-    pub fn new(groups: &[Arc<Ruleset>], vpcs: &[(u32, Arc<Vec<Member>>)], before: &Filter) -> Filter {
+    pub fn new(groups: &[Arc<Ruleset>], vpcs: &[(Vni, Arc<Vec<Member>>)], before: &Filter) -> Filter {
         let mut ids = before.ids.clone();
         let mut know = |name: &Arc<str>| {
             if !ids.contains_key(name) {
@@ -208,12 +208,12 @@ impl Filter {
     }
 
     /// Whether a VPC has members.
-    pub fn judges(&self, vni: u32) -> bool {
+    pub fn judges(&self, vni: Vni) -> bool {
         self.vpcs.contains_key(&vni)
     }
 
     /// Whether an address belongs to a prefix that has groups.
-    pub fn in_prefix(&self, vni: u32, addr: IpAddr) -> bool {
+    pub fn in_prefix(&self, vni: Vni, addr: IpAddr) -> bool {
         self.vpcs.get(&vni).is_some_and(|m| m.prefixes.iter().any(|(p, _)| p.contains(&addr)))
     }
 

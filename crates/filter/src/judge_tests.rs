@@ -46,13 +46,13 @@ fn member(prefix: &str, groups: &[&str]) -> Member {
 fn a_vpc_that_is_as_it_was_is_not_compiled_again() {
     let (red, blue) = (Arc::new(vec![member("10.0.0.1", &["a"])]), Arc::new(vec![member("10.0.0.2", &["a"])]));
     let groups = [rules("a", &[])];
-    let first = Filter::new(&groups, &[(7, red.clone()), (8, blue.clone())], &Filter::default());
-    let second = Filter::new(&groups, &[(7, red.clone()), (8, Arc::new((*blue).clone()))], &first);
-    let same = |vni: u32| Arc::ptr_eq(&first.vpcs[&vni], &second.vpcs[&vni]);
-    assert_eq!((same(7), same(8)), (true, false));
+    let first = Filter::new(&groups, &[(Vni(7), red.clone()), (Vni(8), blue.clone())], &Filter::default());
+    let second = Filter::new(&groups, &[(Vni(7), red.clone()), (Vni(8), Arc::new((*blue).clone()))], &first);
+    let same = |vni: Vni| Arc::ptr_eq(&first.vpcs[&vni], &second.vpcs[&vni]);
+    assert_eq!((same(Vni(7)), same(Vni(8))), (true, false));
     // Another VPC's members do not become this one's.
-    let third = Filter::new(&groups, &[(8, red)], &second);
-    assert!(!third.judges(7) && third.judges(8) && !Arc::ptr_eq(&second.vpcs[&8], &third.vpcs[&8]));
+    let third = Filter::new(&groups, &[(Vni(8), red)], &second);
+    assert!(!third.judges(Vni(7)) && third.judges(Vni(8)) && !Arc::ptr_eq(&second.vpcs[&Vni(8)], &third.vpcs[&Vni(8)]));
 }
 
 /// A group that no member has is one of the filter's all the same, and so is known by its rules.
@@ -71,12 +71,15 @@ fn a_group_without_members_is_there_with_its_counts() {
 fn a_group_that_rules_name_is_found_once_it_has_members() {
     let web = rules("web", &["ingress allow tcp/80 group late"]);
     let one = |addr: &str, group: &str| member(addr, &[group]);
-    let before =
-        Filter::new(std::slice::from_ref(&web), &[(7, Arc::new(vec![one("10.0.0.1", "web")]))], &Filter::default());
-    let vpcs = [(7, Arc::new(vec![one("10.0.0.1", "web"), one("10.0.0.2", "late"), one("10.0.0.3", "web")]))];
+    let before = Filter::new(
+        std::slice::from_ref(&web),
+        &[(Vni(7), Arc::new(vec![one("10.0.0.1", "web")]))],
+        &Filter::default(),
+    );
+    let vpcs = [(Vni(7), Arc::new(vec![one("10.0.0.1", "web"), one("10.0.0.2", "late"), one("10.0.0.3", "web")]))];
     let late = rules("late", &["egress allow any any"]);
     let now = Filter::new(&[web, late], &vpcs, &before);
-    let side = |addr: &str| Side { vni: Some(7), addr: addr.parse().unwrap() };
+    let side = |addr: &str| Side { vni: Some(Vni(7)), addr: addr.parse().unwrap() };
     let deny = |f: &Filter, from: &str| f.judge(side(from), side("10.0.0.1"), service(6, 80)).deny;
     assert_eq!(deny(&before, "10.0.0.2"), Some(Deny::Ingress));
     assert_eq!((deny(&now, "10.0.0.2"), deny(&now, "10.0.0.3")), (None, Some(Deny::Egress)));
@@ -96,9 +99,9 @@ fn members_are_hosts_or_prefixes() {
     ];
     let list = members.iter().map(|(p, g)| member(p, &[g])).collect();
     let groups = ["a", "b", "c"].map(|name| rules(name, &[]));
-    let filter = Filter::new(&groups, &[(7, Arc::new(list))], &Filter::default());
+    let filter = Filter::new(&groups, &[(Vni(7), Arc::new(list))], &Filter::default());
     let of = |addr: &str| {
-        filter.vpcs[&7]
+        filter.vpcs[&Vni(7)]
             .groups(addr.parse().unwrap())
             .iter()
             .map(|i| filter.group(*i).unwrap().spec().name.to_string())
@@ -106,14 +109,24 @@ fn members_are_hosts_or_prefixes() {
     };
     assert_eq!(["10.0.0.1", "10.0.0.0", "10.0.0.2", "11.0.0.0"].map(of), ["a", "b", "c", ""]);
     assert_eq!(["fd00::1", "fd00::", "fd00::2", "fe00::"].map(of), ["a", "b", "c", ""]);
-    assert_eq!((filter.vpcs[&7].hosts4.len(), filter.vpcs[&7].hosts6.len(), filter.vpcs[&7].prefixes.len()), (1, 1, 4));
-    assert_eq!(filter.vpcs[&7].lists.len(), 3, "each list of groups once");
-    let hosts =
-        Filter::new(&[], &[(7, Arc::new(vec![member("10.0.0.1", &[]), member("fd00::1", &[])]))], &Filter::default());
+    assert_eq!(
+        (filter.vpcs[&Vni(7)].hosts4.len(), filter.vpcs[&Vni(7)].hosts6.len(), filter.vpcs[&Vni(7)].prefixes.len()),
+        (1, 1, 4)
+    );
+    assert_eq!(filter.vpcs[&Vni(7)].lists.len(), 3, "each list of groups once");
+    let hosts = Filter::new(
+        &[],
+        &[(Vni(7), Arc::new(vec![member("10.0.0.1", &[]), member("fd00::1", &[])]))],
+        &Filter::default(),
+    );
     let inside = |f: &Filter, vni, addr: &str| f.in_prefix(vni, addr.parse().unwrap());
-    assert!(!inside(&hosts, 7, "10.0.0.1") && !inside(&hosts, 7, "fd00::1"), "a host is no prefix");
-    assert!(inside(&filter, 7, "10.9.9.9") && inside(&filter, 7, "fd00::9") && inside(&filter, 7, "10.0.0.1"));
-    assert!(!inside(&filter, 7, "11.0.0.0") && !inside(&filter, 8, "10.9.9.9"));
+    assert!(!inside(&hosts, Vni(7), "10.0.0.1") && !inside(&hosts, Vni(7), "fd00::1"), "a host is no prefix");
+    assert!(
+        inside(&filter, Vni(7), "10.9.9.9")
+            && inside(&filter, Vni(7), "fd00::9")
+            && inside(&filter, Vni(7), "10.0.0.1")
+    );
+    assert!(!inside(&filter, Vni(7), "11.0.0.0") && !inside(&filter, Vni(8), "10.9.9.9"));
 }
 
 /// In IPv6 a rule for all protocols allows the assigned ones alone.
@@ -124,7 +137,7 @@ fn unknown_protocols_begin_where_numbers_are_not_assigned() {
         rules("named", &["ingress allow 146 any", "ingress allow 147 any"]),
     ];
     let list = vec![member("10.0.0.1", &["all"]), member("fd00::1", &["all"]), member("fd00::2", &["named"])];
-    let vpcs = [(7, Arc::new(list))];
+    let vpcs = [(Vni(7), Arc::new(list))];
     let filter = Filter::new(&groups, &vpcs, &Filter::default());
     let specs: Vec<_> = groups.iter().map(|g| g.spec().clone()).collect();
     for (from, to, proto, want) in [
@@ -138,7 +151,7 @@ fn unknown_protocols_begin_where_numbers_are_not_assigned() {
         ("fd00::1", "fd00::2", 147, Some(Deny::Unnamed)),
         ("fd00::1", "fd00::2", 146, None),
     ] {
-        let side = |addr: &str| Side { vni: Some(7), addr: addr.parse().unwrap() };
+        let side = |addr: &str| Side { vni: Some(Vni(7)), addr: addr.parse().unwrap() };
         let (from, to, service) = (side(from), side(to), service(proto, 0));
         let got = filter.judge(from, to, service);
         assert_eq!(got.deny, want, "{from:?} {to:?} {proto}");
@@ -152,11 +165,11 @@ fn unknown_protocols_begin_where_numbers_are_not_assigned() {
 fn a_group_counts_what_it_decided_and_tells_its_size() {
     let filter = Filter::new(
         &[rules("g", &["ingress allow tcp/1 any", "ingress deny tcp/2 any", "egress deny any any"])],
-        &[(7, Arc::new(vec![member("10.0.0.1", &["g"])]))],
+        &[(Vni(7), Arc::new(vec![member("10.0.0.1", &["g"])]))],
         &Filter::default(),
     );
     let side = |vni, addr: &str| Side { vni, addr: addr.parse().unwrap() };
-    let (inside, outside) = (side(Some(7), "10.0.0.1"), side(None, "192.0.2.1"));
+    let (inside, outside) = (side(Some(Vni(7)), "10.0.0.1"), side(None, "192.0.2.1"));
     let counts = || filter.groups().flat_map(|g| g.rules().map(|r| r.1).collect::<Vec<_>>()).collect::<Vec<_>>();
     let verdict = filter.judge(outside, inside, service(6, 1));
     assert_eq!((verdict.deny, counts()), (None, vec![0, 0, 0]), "asking is not counting");

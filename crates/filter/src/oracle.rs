@@ -3,6 +3,7 @@
 
 use crate::judge::{Deny, Member, Side};
 use crate::rule::{GroupSpec, Rule, RuleDirection};
+use abi::Vni;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ pub fn lookup(
 }
 
 /// Groups of an address.
-fn groups_of(members: &[(u32, Arc<Vec<Member>>)], side: Side) -> Vec<Arc<str>> {
+fn groups_of(members: &[(Vni, Arc<Vec<Member>>)], side: Side) -> Vec<Arc<str>> {
     let of_vpc = members.iter().filter(|(vni, _)| Some(*vni) == side.vni).flat_map(|(_, m)| m.iter());
     let covering = of_vpc.filter(|m| m.prefix.contains(&side.addr));
     covering.max_by_key(|m| m.prefix.prefix_len()).map_or(Vec::new(), |m| m.groups.clone())
@@ -28,7 +29,7 @@ fn groups_of(members: &[(u32, Arc<Vec<Member>>)], side: Side) -> Vec<Arc<str>> {
 /// Whether a connection may begin; if so, whether all rules that allow it want it remembered.
 pub fn judge(
     groups: &[Arc<GroupSpec>],
-    members: &[(u32, Arc<Vec<Member>>)],
+    members: &[(Vni, Arc<Vec<Member>>)],
     from: Side,
     to: Side,
     service: u32,

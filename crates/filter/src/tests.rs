@@ -2,6 +2,7 @@
 //! Compiled rules against the naive reading, and what never matches against all that could.
 
 use crate::*;
+use abi::Vni;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -62,7 +63,8 @@ fn every_judgement_is_the_naive_one_through_changes() {
     let names: Vec<Arc<str>> = ["web", "db", "admin", "gone"].map(Arc::from).to_vec();
     for _ in 0..30 {
         let mut groups: Vec<_> = names[..3].iter().map(|n| random_spec(&mut r, n, &names, 40)).collect();
-        let mut vpcs: Vec<(u32, Arc<Vec<Member>>)> = vec![(7, members(&mut r, &names)), (8, members(&mut r, &names))];
+        let mut vpcs: Vec<(Vni, Arc<Vec<Member>>)> =
+            vec![(Vni(7), members(&mut r, &names)), (Vni(8), members(&mut r, &names))];
         let mut filter = Filter::new(&compiled(&groups, &Filter::default()), &vpcs, &Filter::default());
         let mut denied = 0;
         for round in 0..300 {
@@ -72,8 +74,10 @@ fn every_judgement_is_the_naive_one_through_changes() {
                 vpcs[1].1 = members(&mut r, &names);
                 filter = Filter::new(&compiled(&groups, &filter), &vpcs, &filter);
             }
-            let side =
-                |r: &mut ChaCha8Rng| Side { vni: [Some(7), Some(8), None][r.random_range(0..3)], addr: address(r) };
+            let side = |r: &mut ChaCha8Rng| Side {
+                vni: [Some(Vni(7)), Some(Vni(8)), None][r.random_range(0..3)],
+                addr: address(r),
+            };
             let (from, to, service) = (side(&mut r), side(&mut r), any_service(&mut r));
             let want = oracle::judge(&groups, &vpcs, from, to, service);
             let got = filter.judge(from, to, service);
@@ -219,9 +223,9 @@ fn rules_keep_their_counts_through_a_change() {
     let group = |rules| Arc::new(Ruleset::new(GroupSpec { name: "g".into(), rules }));
     let addr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
     let members = Arc::new(vec![Member { prefix: Prefix::new_assert(addr, 32), groups: vec!["g".into()] }]);
-    let vpcs = [(7, members)];
+    let vpcs = [(Vni(7), members)];
     let first = Filter::new(&[group(vec![rule(80, true), rule(22, false)])], &vpcs, &Filter::default());
-    let (from, to) = (Side { vni: None, addr: Ipv4Addr::new(192, 0, 2, 1).into() }, Side { vni: Some(7), addr });
+    let (from, to) = (Side { vni: None, addr: Ipv4Addr::new(192, 0, 2, 1).into() }, Side { vni: Some(Vni(7)), addr });
     for port in [80, 80, 22, 443] {
         first.judge(from, to, service(6, port)).count();
     }
@@ -305,8 +309,8 @@ fn counts_follow_a_rule_to_another_place_and_through_a_change_of_everything() {
         Arc::new(Ruleset::new(GroupSpec { name: "g".into(), rules: ports.into_iter().map(rule).collect() }))
     };
     let addr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
-    let vpcs = [(7, Arc::new(vec![Member { prefix: Prefix::new_assert(addr, 32), groups: vec!["g".into()] }]))];
-    let (from, to) = (Side { vni: None, addr: Ipv4Addr::new(192, 0, 2, 1).into() }, Side { vni: Some(7), addr });
+    let vpcs = [(Vni(7), Arc::new(vec![Member { prefix: Prefix::new_assert(addr, 32), groups: vec!["g".into()] }]))];
+    let (from, to) = (Side { vni: None, addr: Ipv4Addr::new(192, 0, 2, 1).into() }, Side { vni: Some(Vni(7)), addr });
     let first = Filter::new(&[group((0..400).collect())], &vpcs, &Filter::default());
     for port in [3, 3, 3, 5, 5, 390] {
         let verdict = first.judge(from, to, service(6, port));
@@ -347,12 +351,13 @@ fn who_decided_is_told_and_what_is_not_there_judges_nobody() {
         rules("in", &["ingress allow tcp/80 any stateless"]),
     ];
     let vpcs = [(
-        7,
+        Vni(7),
         Arc::new(vec![member("10.0.0.1", &["out"]), member("10.1.0.0/16", &["in"]), member("fd00::/64", &["in"])]),
     )];
     let filter = Filter::new(&groups, &vpcs, &Filter::default());
     let side = |vni, addr: &str| Side { vni, addr: addr.parse().unwrap() };
-    let (client, server, other) = (side(Some(7), "10.0.0.1"), side(Some(7), "10.1.0.9"), side(Some(8), "10.1.0.9"));
+    let (client, server, other) =
+        (side(Some(Vni(7)), "10.0.0.1"), side(Some(Vni(7)), "10.1.0.9"), side(Some(Vni(8)), "10.1.0.9"));
     let name = |v: &Verdict<'_>| v.rule().map(|(g, r)| format!("{}: {r}", g.spec().name));
     let both = filter.judge(client, server, service(6, 80));
     assert_eq!((both.deny, both.stateless()), (None, true));
@@ -367,12 +372,12 @@ fn who_decided_is_told_and_what_is_not_there_judges_nobody() {
     assert_eq!((unmatched.deny, name(&unmatched)), (Some(Deny::Ingress), None));
     let strangers = filter.judge(other, side(None, "192.0.2.1"), service(6, 80));
     assert_eq!((strangers.deny, name(&strangers)), (None, None));
-    assert!(filter.judges(7) && !filter.judges(8));
+    assert!(filter.judges(Vni(7)) && !filter.judges(Vni(8)));
     for (addr, inside) in
         [("10.1.255.255", true), ("10.0.0.1", false), ("10.2.0.0", false), ("fd00::5", true), ("fd00:0:0:1::", false)]
     {
-        assert_eq!(filter.in_prefix(7, addr.parse().unwrap()), inside, "{addr}");
-        assert!(!filter.in_prefix(8, addr.parse().unwrap()));
+        assert_eq!(filter.in_prefix(Vni(7), addr.parse().unwrap()), inside, "{addr}");
+        assert!(!filter.in_prefix(Vni(8), addr.parse().unwrap()));
     }
     let ports = ["web", "db"].map(Arc::from);
     let spec = GroupSpec {
@@ -455,12 +460,12 @@ fn what_stays_is_shared_and_what_comes_later_is_found() {
     };
     let addr: IpAddr = "10.0.0.1".parse().unwrap();
     let vpcs = [(
-        7,
+        Vni(7),
         Arc::new(vec![Member { prefix: Prefix::new_assert(addr, 32), groups: vec!["late".into(), "web".into()] }]),
     )];
     let web = rules("web", &["ingress allow tcp/80 any"]);
     let from = Side { vni: None, addr: "192.0.2.1".parse().unwrap() };
-    let allowed = |f: &Filter, port| f.judge(from, Side { vni: Some(7), addr }, service(6, port)).deny.is_none();
+    let allowed = |f: &Filter, port| f.judge(from, Side { vni: Some(Vni(7)), addr }, service(6, port)).deny.is_none();
     let first = Filter::new(std::slice::from_ref(&web), &vpcs, &Filter::default());
     assert!(allowed(&first, 80) && !allowed(&first, 22) && !first.has_stateless());
     // A member of a group that is not there yet; the VPC is not compiled again when it comes.

@@ -6,6 +6,7 @@
 //!
 //! TUNNY_SEED repeats a run.
 
+use abi::Vni;
 use filter::{
     oracle, service, services, Fault, Filter, GroupSpec, Member, Prefix, Remote, Rule, RuleDirection, Ruleset, Side,
 };
@@ -19,7 +20,7 @@ use std::sync::Arc;
 
 /// Packets for each set and family.
 const PROBES: usize = 1000;
-const VNI: u32 = 7;
+const VNI: Vni = Vni(7);
 
 /// A line: `@src/len dst/len sport : sport dport : dport proto/mask flags/mask`. Flags are left out: rules know none.
 #[derive(Clone, Debug)]

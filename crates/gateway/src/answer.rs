@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The way back: an inner frame of the gateway's own goes to the NC that the packet at hand came from.
 
-use abi::DropReason;
+use abi::{DropReason, Vni};
 
 use crate::framing::Carrier;
 use crate::packet::Packet;
@@ -36,7 +36,7 @@ pub(crate) fn path_back<R: Recorder>(
 }
 
 /// What a frame leaves in on that path, in a VNI.
-pub(crate) fn carrier_back<R: Recorder>(w: &Work<'_, R>, path: &Path, back: Back, vni: u32) -> Carrier {
+pub(crate) fn carrier_back<R: Recorder>(w: &Work<'_, R>, path: &Path, back: Back, vni: Vni) -> Carrier {
     path.carrier(Tos::new(&w.settings, back.tos, back.tos, back.tos & 3).outer, back.flow, vni)
 }
 

@@ -2,7 +2,7 @@
 //! Connections inside whose states a table tells (crate `states`): data packets are judged by it alone, control packets by its agent,
 //! which asks the rules when a connection begins. The fast path reads the same table (`bpf/connection/states.h`).
 
-use abi::{DropReason, Stage, POLICY_PICKUP, STATES_NONE};
+use abi::{DropReason, Stage, Vni, POLICY_PICKUP, STATES_NONE};
 use filter::Side;
 use session::{Direction, PairKey};
 use states::message::Begin;
@@ -30,7 +30,7 @@ fn first_of(key: &Key, began: Direction) -> RuleQuery {
     let ([low, high], [low_port, high_port]) = (key.ends(), key.ports());
     let low = Side { vni: Some(key.vni()), addr: low };
     // Beyond a wire there is no VPC; rules take it for one of the server's.
-    let other = if key.other_vni() == 0 { key.vni() } else { key.other_vni() };
+    let other = if key.other_vni() == Vni(0) { key.vni() } else { key.other_vni() };
     let high = Side { vni: Some(other), addr: high };
     let (from, to, port, at) = match began {
         Direction::Out => (low, high, low_port, high_port),

@@ -76,7 +76,7 @@ pub(crate) struct FastPacket {
     source: u32,
     target: u32,
     /// VPC that the destination is in, as far as is known.
-    vni: u32,
+    vni: Vni,
     /// The bucket of the VNI, then the tenant's id.
     tenant: u32,
     /// The bucket of the sender, then that of the peer's VNI.
@@ -104,7 +104,7 @@ impl FastPacket {
         next: Next::Stages,
         source: 0,
         target: 0,
-        vni: 0,
+        vni: Vni(0),
         tenant: 0,
         member: 0,
         line: 0,
@@ -324,7 +324,7 @@ fn parse(data: &[u8], s: &Settings, template: &Template, l: &mut FastPacket) -> 
     l.flow = flow_hash_v4(src, dst, proto, ports);
     l.source = outer_ip.src();
     l.target = dst;
-    l.vni = be::u32(h, INNER - 4) >> 8;
+    l.vni = Vni(be::u32(h, INNER - 4) >> 8);
     l.inner_len = (udp_len - (INNER - TUNNEL)) as u16;
     l.outer_tos = outer_tos;
     l.inner_tos = inner_tos;
@@ -397,7 +397,7 @@ fn tree<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket, mut walk
     if value >> VALUE_SCOPE_SHIFT != SCOPE_PEER {
         return Next::Stages;
     }
-    l.vni = value & 0xff_ffff;
+    l.vni = Vni(value & 0xff_ffff);
     l.last = true;
     l.member = w.tables.tenant_line(at, l.vni);
     l.line = w.tables.vm4_line(at, l.vni, l.target);

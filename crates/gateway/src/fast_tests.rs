@@ -208,14 +208,14 @@ fn parsed(frame: &[u8], s: &Settings) -> Option<FastPacket> {
 #[test]
 fn each_field_is_read_from_its_place() {
     let s = settings(OPT_SOURCE_STRICT);
-    let mut frame = tunnel(NC2, 0xab_cdef, &eth(GATEWAY_MAC, MAC_A, 0x0800, &udp_v4(A, B, &[9; 100])));
+    let mut frame = tunnel(NC2, Vni(0xab_cdef), &eth(GATEWAY_MAC, MAC_A, 0x0800, &udp_v4(A, B, &[9; 100])));
     edit_outer_v4(&mut frame, |ip| ip.set_tos(0xb9));
     edit_inner_v4(&mut frame, |ip| {
         ip.set_tos(0x2a);
         ip.set_ttl(77);
     });
     let l = parsed(&frame, &s).unwrap();
-    assert_eq!((l.source, l.target, l.vni, l.ttl), (NC2, B, 0xab_cdef, 77));
+    assert_eq!((l.source, l.target, l.vni, l.ttl), (NC2, B, Vni(0xab_cdef), 77));
     assert_eq!((l.outer_tos, l.inner_tos, l.ecn), (0xb9, 0x2a, 1), "ECT(1) outside makes it of ECT(0) inside");
     assert_eq!(l.inner_len, 14 + 20 + 8 + 100);
     assert_eq!(l.flow, abi::flow_hash_v4(A, B, 17, 1000 << 16 | 2000));

@@ -200,6 +200,7 @@ fn send<R: Recorder>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use abi::Vni;
 
     fn copied(options: &[u8]) -> Vec<u8> {
         let mut out = [0; 40];
@@ -240,7 +241,7 @@ mod tests {
     #[test]
     fn a_packet_may_be_cut_into_pieces_of_eight_bytes_at_least_and_not_beyond_the_longest_one() {
         // Outer IP, UDP, VXLAN and inner Ethernet lie around the packet.
-        let room = |nc_v6| move |mtu| path(mtu, nc_v6).carrier(0, 0, 1).room(mtu);
+        let room = |nc_v6| move |mtu| path(mtu, nc_v6).carrier(0, 0, Vni(1)).room(mtu);
         assert_eq!([1500, 51, 50, 49, 0].map(room(false)), [1450, 1, 0, 0, 0]);
         assert_eq!([1500, 71, 70, 69].map(room(true)), [1430, 1, 0, 0]);
         assert_eq!(Carrier::Plain.room(1500), 1500);

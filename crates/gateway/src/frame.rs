@@ -246,6 +246,7 @@ impl Output {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use abi::Vni;
 
     #[test]
     fn a_frame_never_leaves_its_buffer() {
@@ -292,7 +293,9 @@ mod tests {
     #[test]
     fn what_waits_comes_back_as_it_came_and_is_not_counted_again() {
         let key = Key::from(
-            &session::PairKey::new(6, (7, [10, 0, 0, 1].into(), 1), (7, [10, 0, 0, 2].into(), 2), false).unwrap().0,
+            &session::PairKey::new(6, (Vni(7), [10, 0, 0, 1].into(), 1), (Vni(7), [10, 0, 0, 2].into(), 2), false)
+                .unwrap()
+                .0,
         );
         let mut b = [9; 12];
         for punted in [false, true] {
@@ -320,7 +323,9 @@ mod tests {
         let at = data.as_ptr() as usize;
         out.generated.push(Generated { data, ifindex: 1, cause: 0 });
         let key = Key::from(
-            &session::PairKey::new(6, (7, [10, 0, 0, 1].into(), 1), (7, [10, 0, 0, 2].into(), 2), false).unwrap().0,
+            &session::PairKey::new(6, (Vni(7), [10, 0, 0, 1].into(), 1), (Vni(7), [10, 0, 0, 2].into(), 2), false)
+                .unwrap()
+                .0,
         );
         out.waiting.push(Waiting::new((3, key), &Frame::new(&mut [1], 0, 1, 5)));
         out.clear();

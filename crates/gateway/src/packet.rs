@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the stages know about one packet: two cache lines and a bit, kept between stages while the batch passes.
 
-use abi::DropReason;
+use abi::{DropReason, Vni};
 use session::{nat::PublicEndpoint, Candidates, Direction};
 use states::{Answer, Key};
 use tables::{BucketRef, Tenant, VmEntry, Walk};
@@ -85,7 +85,7 @@ pub(crate) enum Next {
     /// The record of a peer VPC, at this line.
     Peer {
         /// The peer's VNI.
-        vni: u32,
+        vni: Vni,
         /// Where its lookup begins.
         bucket: u32,
     },
@@ -125,7 +125,7 @@ pub(crate) struct Packet {
     /// Where the lookup of the sender begins.
     pub member_bucket: u32,
     /// VNI that the packet came with.
-    pub vni: u32,
+    pub vni: Vni,
     /// Offset of the inner Ethernet header from the start of the packet.
     pub inner: u16,
     /// Bytes of the inner frame.
@@ -214,7 +214,7 @@ impl Packet {
         vm_bucket: BucketRef::NONE,
         tenant_bucket: 0,
         member_bucket: 0,
-        vni: 0,
+        vni: Vni(0),
         inner: 0,
         inner_len: 0,
         outer_tos: 0,

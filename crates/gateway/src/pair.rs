@@ -4,7 +4,7 @@
 //! The order of checks is that of `docs/design/packet-filter.md`. A connection has one session, found by the packets
 //! of both directions; the rules are asked when it begins, and again when they have changed.
 
-use abi::{DropReason, Stage, POLICY_PICKUP, TENANT_FILTERED, VM_FLAG_GATEWAY};
+use abi::{DropReason, Stage, Vni, POLICY_PICKUP, TENANT_FILTERED, VM_FLAG_GATEWAY};
 use filter::{Deny, RuleDirection, Side};
 use session::{Direction, Embedded, NewSession, Owner, PairKey, SessionRef};
 use std::net::IpAddr;
@@ -258,7 +258,7 @@ pub(crate) fn policy_of(tables: &tables::Tables, t: &tables::Tenant) -> u64 {
 }
 
 /// What both VPCs say together: flags, and the sum of their epochs, so that a change of either is seen.
-pub(crate) fn sum((vni, near): (u32, u64), (other, far): (u32, u64)) -> u64 {
+pub(crate) fn sum((vni, near): (Vni, u64), (other, far): (Vni, u64)) -> u64 {
     if vni == other {
         return near & 0xffff_ffff;
     }
@@ -349,7 +349,7 @@ fn with_session<R: Recorder>(
 ) -> Result<(), Verdict> {
     let l4 = &mut pair.l4;
     // A packet may pass two pairs of a node: its fragments are put together on each.
-    let place = p.vni | u32::from(pair.server == Some(Direction::In)) << 24;
+    let place = Vni(p.vni.0 | u32::from(pair.server == Some(Direction::In)) << 24);
     let overlap = |why, l4: &L4, sight: SessionView<'_>| match sight.contradicts(place, l4) {
         true => DropReason::FilterFragmentOverlap,
         false => why,
@@ -427,7 +427,7 @@ fn key(l4: &L4, (from, to): (Side, Side), wire: Option<Direction>, ports: (u16, 
         let key = PairKey::of_server(l4.proto, server.vni?, server.addr, remote.addr, ports)?;
         return Some((key, direction));
     }
-    let end = |side: Side, port| (side.vni.unwrap_or(0), side.addr, port);
+    let end = |side: Side, port| (side.vni.unwrap_or_default(), side.addr, port);
     PairKey::new(l4.proto, end(from, ports.0), end(to, ports.1), echo)
 }
 
@@ -440,9 +440,9 @@ fn beginning(sight: SessionView<'_>, session: SessionRef) -> RuleQuery {
 
 /// Who began a session of this inner key with whom, for which service; `other`: the VNI of the remote end, none outside; 0 beyond a
 /// wire, where rules take it for one of the server's VPC.
-fn first_of(inner: &session::InnerKey, other: Option<u32>, direction: Direction) -> RuleQuery {
+fn first_of(inner: &session::InnerKey, other: Option<Vni>, direction: Direction) -> RuleQuery {
     let low = Side { vni: Some(inner.vni()), addr: inner.vm() };
-    let high = Side { vni: other.map(|vni| if vni == 0 { inner.vni() } else { vni }), addr: inner.remote() };
+    let high = Side { vni: other.map(|vni| if vni == Vni(0) { inner.vni() } else { vni }), addr: inner.remote() };
     let (from, to, (port, at)) = match direction {
         Direction::Out => (low, high, (inner.vm_port(), inner.remote_port())),
         Direction::In => (high, low, (inner.remote_port(), inner.vm_port())),
@@ -545,7 +545,7 @@ fn related(sight: SessionView<'_>, pair: &Pair<'_>) -> Result<bool, DropReason> 
     if let Some(direction) = pair.server {
         let (src, dst) = (q.src.ip(q.v6), q.dst.ip(q.v6));
         let echo = q.icmp != Icmp::None;
-        let vni = pair.from.vni.unwrap_or(0);
+        let vni = pair.from.vni.unwrap_or_default();
         // What the server gets to hear of it sent, and the other way round.
         let (sent, key) = match direction {
             Direction::In => (Direction::Out, PairKey::of_server(q.proto, vni, src, dst, (q.src_port, q.dst_port))),
@@ -556,7 +556,7 @@ fn related(sight: SessionView<'_>, pair: &Pair<'_>) -> Result<bool, DropReason> 
         };
         return Ok(key.is_some_and(|key| known(key, sent)));
     }
-    let end = |side: Side, addr: IpAddr, port| (side.vni.unwrap_or(0), addr, port);
+    let end = |side: Side, addr: IpAddr, port| (side.vni.unwrap_or_default(), addr, port);
     let from = end(pair.to, q.src.ip(q.v6), q.src_port);
     let to = end(pair.from, q.dst.ip(q.v6), q.dst_port);
     let Some((key, sent)) = PairKey::new(q.proto, from, to, q.icmp != Icmp::None) else { return Ok(false) };
@@ -584,7 +584,7 @@ pub(crate) fn permits<R: Recorder>(
 pub(crate) fn stands(
     rules: &filter::Filter,
     inner: &session::InnerKey,
-    other: Option<u32>,
+    other: Option<Vni>,
     direction: Direction,
 ) -> bool {
     let first = first_of(inner, other, direction);

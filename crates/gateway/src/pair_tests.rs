@@ -27,14 +27,18 @@ fn read(packet: &[u8]) -> L4 {
 fn policies_of_two_vpcs_count_together() {
     let word = |flags: u64, epoch: u64| flags | epoch << POLICY_EPOCH_SHIFT;
     let high = 0xabcd_0000_0000;
-    assert_eq!(sum((1, word(5, 9) | high), (1, word(8, 7))), word(5, 9), "of one VPC it is its own, flags and epoch");
-    assert_eq!(sum((1, word(5, 9)), (2, word(8, 7))), word(13, 16));
     assert_eq!(
-        sum((1, word(0, 0xffff) | high), (2, word(POLICY_FILTER, 3))),
+        sum((Vni(1), word(5, 9) | high), (Vni(1), word(8, 7))),
+        word(5, 9),
+        "of one VPC it is its own, flags and epoch"
+    );
+    assert_eq!(sum((Vni(1), word(5, 9)), (Vni(2), word(8, 7))), word(13, 16));
+    assert_eq!(
+        sum((Vni(1), word(0, 0xffff) | high), (Vni(2), word(POLICY_FILTER, 3))),
         word(POLICY_FILTER, 2),
         "epochs go around"
     );
-    assert_eq!(sum((1, 0), (2, word(0xffff, 0))), 0xffff);
+    assert_eq!(sum((Vni(1), 0), (Vni(2), word(0xffff, 0))), 0xffff);
 }
 
 #[test]
@@ -80,7 +84,7 @@ fn a_session_was_begun_for_what_its_key_says() {
 
 #[test]
 fn an_answer_asks_for_the_other_direction() {
-    let (a, b) = (Side { vni: Some(7), addr: ip4(A) }, Side { vni: None, addr: ip4(B) });
+    let (a, b) = (Side { vni: Some(Vni(7)), addr: ip4(A) }, Side { vni: None, addr: ip4(B) });
     let answer = |service, port| RuleQuery { from: a, to: b, port, service }.answer();
     for (query, port, want, from_port) in [
         (service(6, 443), 1000, service(6, 1000), 443),
@@ -101,7 +105,7 @@ fn an_answer_asks_for_the_other_direction() {
 fn the_beginner_of_a_session_is_found_from_its_key() {
     let inner = session::InnerKey::v4(RED, 6, A, 1000, B, 80);
     let (vm, remote) = (Side { vni: Some(RED), addr: ip4(A) }, |vni| Side { vni, addr: ip4(B) });
-    for (other, vni) in [(None, None), (Some(0), Some(RED)), (Some(BLUE), Some(BLUE))] {
+    for (other, vni) in [(None, None), (Some(Vni(0)), Some(RED)), (Some(BLUE), Some(BLUE))] {
         let out = first_of(&inner, other, Direction::Out);
         assert_eq!((out.from, out.to, out.port, out.service), (vm, remote(vni), 1000, service(6, 80)));
         let back = first_of(&inner, other, Direction::In);
@@ -197,7 +201,7 @@ fn a_packet_asks_for_its_port_or_its_type() {
 /// Both directions of a connection have one key, through tunnels and between inline ports.
 #[test]
 fn both_directions_have_one_key() {
-    let side = |vni: Option<u32>, addr| Side { vni, addr: ip4(addr) };
+    let side = |vni: Option<Vni>, addr| Side { vni, addr: ip4(addr) };
     let l4 = read(&tcp_packet(tcp::ACK, 0));
     let (a, b) = (side(Some(RED), A), side(Some(BLUE), B));
     let (there, out) = key(&l4, (a, b), None, (1000, 80)).unwrap();
@@ -212,7 +216,7 @@ fn both_directions_have_one_key() {
     let (from, out) = key(&l4, (server, remote), Some(Direction::Out), (80, 1000)).unwrap();
     let (to, inn) = key(&l4, (remote, server), Some(Direction::In), (1000, 80)).unwrap();
     assert_eq!((from, out, inn), (to, Direction::Out, Direction::In));
-    assert_eq!((from.inner().vm(), from.inner().vm_port(), from.other()), (ip4(B), 80, 0));
+    assert_eq!((from.inner().vm(), from.inner().vm_port(), from.other()), (ip4(B), 80, Vni(0)));
     assert!(key(&l4, (side(None, A), b), Some(Direction::Out), (1, 2)).is_none(), "a server without a VPC");
     // An identifier is the same both ways, and a later fragment of ICMP has one too.
     for l4 in

@@ -4,7 +4,7 @@
 //! The stages are generic over a [`Recorder`]. [`NoRecorder`] is what production runs: `ON` is a constant false, so the
 //! compiler removes every call, and a trace shows the very code that forwards.
 
-use abi::{DropReason, Stage};
+use abi::{DropReason, Stage, Vni};
 use std::net::IpAddr;
 
 use crate::frame::Verdict;
@@ -62,23 +62,23 @@ impl Scope {
 #[allow(missing_docs)] // each field is named as in the layouts and in the packet-path page
 pub enum Event {
     /// The outer headers, and what the inner frame is.
-    Parsed { outer_src: IpAddr, outer_dst: IpAddr, vni: u32, inner: &'static str, inner_len: usize },
+    Parsed { outer_src: IpAddr, outer_dst: IpAddr, vni: Vni, inner: &'static str, inner_len: usize },
     /// The inner flow.
     Flow { src: IpAddr, dst: IpAddr, protocol: u8, src_port: u16, dst_port: u16, hash: u64 },
     /// The inner frame is wrong, which is reported once the tenant is known.
     InnerError { reason: DropReason },
     /// The tenant record of the VNI.
-    Tenant { vni: u32, line: u32, generation: u8, gateway_mac: Mac },
+    Tenant { vni: Vni, line: u32, generation: u8, gateway_mac: Mac },
     /// The entry that lets the source send for the VNI.
-    Member { vni: u32, source: IpAddr },
+    Member { vni: Vni, source: IpAddr },
     /// Sources are not checked (option).
     SourceNotChecked { source: IpAddr },
     /// A route, or its absence. `shortcut`: proven by the VM-NC table without a tree walk.
-    Route { vni: u32, destination: IpAddr, scope: Scope, peer: Option<u32>, shortcut: bool },
+    Route { vni: Vni, destination: IpAddr, scope: Scope, peer: Option<Vni>, shortcut: bool },
     /// The VM-NC entry.
-    Vm { vni: u32, address: IpAddr, mac: Mac, vm: u32, nc: u32, gateway: bool, metered: bool },
+    Vm { vni: Vni, address: IpAddr, mac: Mac, vm: u32, nc: u32, gateway: bool, metered: bool },
     /// No visible VM-NC entry.
-    NoVm { vni: u32, address: IpAddr },
+    NoVm { vni: Vni, address: IpAddr },
     /// The NC and the next hop towards it.
     Nexthop { nc: u32, address: IpAddr, nexthop: u32, ifindex: u32, dmac: Mac, smac: Mac, mtu: u16 },
     /// A meter's word.
@@ -104,11 +104,11 @@ pub enum Event {
     /// The session of a connection inside.
     Pair { key: String, state: &'static str, begun: bool },
     /// The connection lies in a prefix that has migrated to the software path, which knows it by its full key.
-    Migrated { vni: u32, prefix: String },
+    Migrated { vni: Vni, prefix: String },
     /// A frame of an inline pair: from which side, the other port, and what it is.
     Inline { servers_side: bool, other: u32, what: &'static str },
     /// The server of a frame of an inline pair, and its VPC; none: nobody behind the pair has the address.
-    Server { address: IpAddr, vni: Option<u32> },
+    Server { address: IpAddr, vni: Option<Vni> },
     /// The end.
     Outcome { verdict: Verdict },
 }

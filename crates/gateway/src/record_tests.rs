@@ -27,13 +27,13 @@ fn each_event_is_told_in_words() {
     let v6 = IpAddr::V6(Ipv6Addr::LOCALHOST);
     let (a, b) = (Mac(0x0200_0000_0001), Mac(0x0200_0000_0002));
     let rule = || ("web".to_string(), 3, "ingress allow tcp/80 any".to_string());
-    let vm = |gateway, metered| Event::Vm { vni: 7, address: v4(2), mac: a, vm: 5, nc: 6, gateway, metered };
-    let route = |scope, peer, shortcut| Event::Route { vni: 7, destination: v4(2), scope, peer, shortcut };
+    let vm = |gateway, metered| Event::Vm { vni: Vni(7), address: v4(2), mac: a, vm: 5, nc: 6, gateway, metered };
+    let route = |scope, peer, shortcut| Event::Route { vni: Vni(7), destination: v4(2), scope, peer, shortcut };
     let session = |inward| Event::Session { inner: "I".into(), outer: "O".into(), state: "paired", inward };
     let of = |verdict| Event::Outcome { verdict };
     for (event, want) in [
         (
-            Event::Parsed { outer_src: v4(1), outer_dst: v6, vni: 7, inner: "IPv4", inner_len: 60 },
+            Event::Parsed { outer_src: v4(1), outer_dst: v6, vni: Vni(7), inner: "IPv4", inner_len: 60 },
             "10.0.0.1 > ::1 VXLAN vni 7, inner IPv4, 60 bytes",
         ),
         (
@@ -42,18 +42,18 @@ fn each_event_is_told_in_words() {
         ),
         (Event::InnerError { reason: DropReason::InnerMartian }, "inner frame: inner_martian"),
         (
-            Event::Tenant { vni: 7, line: 9, generation: 3, gateway_mac: a },
+            Event::Tenant { vni: Vni(7), line: 9, generation: 3, gateway_mac: a },
             "vni 7: record at line 9, generation 3, gateway 02:00:00:00:00:01",
         ),
-        (Event::Member { vni: 7, source: v4(1) }, "10.0.0.1 may send for vni 7"),
+        (Event::Member { vni: Vni(7), source: v4(1) }, "10.0.0.1 may send for vni 7"),
         (Event::SourceNotChecked { source: v4(1) }, "source 10.0.0.1 not checked (sourceCheck is off)"),
-        (route(Scope::Peer, Some(8), false), "vni 7, 10.0.0.2: peer to vni 8"),
+        (route(Scope::Peer, Some(Vni(8)), false), "vni 7, 10.0.0.2: peer to vni 8"),
         (route(Scope::Peer, None, false), "vni 7, 10.0.0.2: peer"),
         (route(Scope::Local, None, true), "vni 7, 10.0.0.2: local (proven by the VM-NC entry)"),
         (vm(false, false), "vni 7, 10.0.0.2: VM 5 02:00:00:00:00:01 on NC 6"),
         (vm(false, true), "vni 7, 10.0.0.2: VM 5 02:00:00:00:00:01 on NC 6, metered"),
         (vm(true, false), "vni 7, 10.0.0.2: the gateway itself"),
-        (Event::NoVm { vni: 7, address: v4(2) }, "vni 7, 10.0.0.2: no VM"),
+        (Event::NoVm { vni: Vni(7), address: v4(2) }, "vni 7, 10.0.0.2: no VM"),
         (
             Event::Nexthop { nc: 6, address: v6, nexthop: 4, ifindex: 2, dmac: a, smac: b, mtu: 1500 },
             "NC 6 ::1: next hop 4: port 2, 02:00:00:00:00:02 > 02:00:00:00:00:01, MTU 1500",
@@ -82,7 +82,7 @@ fn each_event_is_told_in_words() {
         (Event::NoGroups, "neither end has a security group"),
         (Event::Pair { key: "K".into(), state: "paired", begun: false }, "session K, paired"),
         (Event::Pair { key: "K".into(), state: "paired", begun: true }, "session begins: K, paired"),
-        (Event::Migrated { vni: 7, prefix: "10.0.0.0/8".into() }, "migrated prefix 10.0.0.0/8 of vni 7"),
+        (Event::Migrated { vni: Vni(7), prefix: "10.0.0.0/8".into() }, "migrated prefix 10.0.0.0/8 of vni 7"),
         (
             Event::Inline { servers_side: true, other: 4, what: "ARP" },
             "ARP from the servers, other end of the wire: port 4",
@@ -91,7 +91,7 @@ fn each_event_is_told_in_words() {
             Event::Inline { servers_side: false, other: 4, what: "IPv6" },
             "IPv6 from the network, other end of the wire: port 4",
         ),
-        (Event::Server { address: v4(2), vni: Some(7) }, "server 10.0.0.2 of vni 7"),
+        (Event::Server { address: v4(2), vni: Some(Vni(7)) }, "server 10.0.0.2 of vni 7"),
         (Event::Server { address: v4(2), vni: None }, "10.0.0.2 is no server behind this wire"),
         (of(Verdict::Forward { ifindex: 2 }), "forwarded on port 2"),
         (of(Verdict::Answer { ifindex: 2 }), "answered on port 2"),

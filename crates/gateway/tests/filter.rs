@@ -3,6 +3,7 @@
 #![allow(missing_docs)]
 
 mod common;
+use abi::Vni;
 use common::*;
 
 use gateway::{Connections, Gateway, NoRecorder, Verdict};
@@ -35,7 +36,7 @@ fn syn_ack(port: u16) -> Vec<u8> {
 
 /// Makes so many sessions of another VPC.
 fn fill(tracker: &Tracker, sessions: u32, now: u64) {
-    let tenant = 999;
+    let tenant = Vni(999);
     for n in 0..sessions {
         let (from, to) = ((tenant, ip4(A + n / 60_000), (n % 60_000) as u16), (tenant, ip4(C), 53));
         let (key, direction) = PairKey::new(protocol::UDP, from, to, false).unwrap();

@@ -90,11 +90,11 @@ fn peer_recursion_up_to_the_limit() {
         let mut rig = Rig::new();
         let mut tenants = Vec::new();
         for i in 0..=hops {
-            let target = if i == hops { Target::Local } else { Target::Peer(1001 + i) };
+            let target = if i == hops { Target::Local } else { Target::Peer(Vni(1001 + i)) };
             let at_home = vm(MAC_C, C, None, ip4(NC2));
             let away = vm(MAC_A, A + i, None, ip4(NC1));
             tenants.push(TenantChange {
-                vni: 1000 + i,
+                vni: Vni(1000 + i),
                 settings: Some(TenantSettings { gateways: vec![], ..settings() }),
                 routes: tables::RoutesChange::Replace(vec![route("11.0.0.0/8", target)]),
                 vm_add: vec![if i == hops { at_home } else { away }],
@@ -102,10 +102,10 @@ fn peer_recursion_up_to_the_limit() {
             });
         }
         rig.writer.commit(&tables::Commit { tenants, ..Default::default() }).unwrap();
-        let frame = tunnel(NC1, 1000, &eth(GATEWAY_MAC, MAC_A, 0x0800, &udp_v4(A, C, b"x")));
+        let frame = tunnel(NC1, Vni(1000), &eth(GATEWAY_MAC, MAC_A, 0x0800, &udp_v4(A, C, b"x")));
         let seen = rig.send(&frame);
         match expected {
-            None => assert_eq!(seen.forwarded().vni, 1000 + hops),
+            None => assert_eq!(seen.forwarded().vni, Vni(1000 + hops)),
             Some(reason) => assert_eq!(seen.reason(), reason),
         }
     }
@@ -144,7 +144,7 @@ fn anti_spoof_can_be_switched_off() {
 fn unknown_vni_is_attributed_to_nobody() {
     let mut rig = Rig::new();
     let inner = eth(GATEWAY_MAC, MAC_A, 0x0800, &udp_v4(A, B, b"x"));
-    assert_eq!(rig.send(&tunnel(NC1, 555, &inner)).reason(), DropReason::VniUnknown);
+    assert_eq!(rig.send(&tunnel(NC1, Vni(555), &inner)).reason(), DropReason::VniUnknown);
     assert!(rig.gateway.tables().drop_counts().is_empty());
 }
 
@@ -372,14 +372,14 @@ fn drops_without_room_for_a_counter_are_counted_as_such() {
     let options = tables::WriterOptions { drop_lines: 1, ..tables::WriterOptions::default() };
     let mut rig = Rig::with(OPT_SOURCE_STRICT, options);
     let vpc = |vni| TenantChange {
-        vni,
+        vni: Vni(vni),
         settings: Some(TenantSettings { gateways: vec![], ..settings() }),
         vm_add: vec![vm(MAC_A, A, None, ip4(NC1))],
         ..TenantChange::default()
     };
     rig.writer.commit(&tables::Commit { tenants: (1000..1100).map(vpc).collect(), ..Default::default() }).unwrap();
     for vni in 1000..1100 {
-        let frame = tunnel(NC1, vni, &eth(GATEWAY_MAC, MAC_A, 0x0800, &udp_v4(A, C, b"x")));
+        let frame = tunnel(NC1, Vni(vni), &eth(GATEWAY_MAC, MAC_A, 0x0800, &udp_v4(A, C, b"x")));
         assert_eq!(rig.send_unchecked(&frame), Verdict::Drop(DropReason::RouteNone));
     }
     let counted = rig.gateway.tables().drop_counts().len() as u64;
@@ -591,7 +591,7 @@ fn punted_packets_are_counted_once() {
         reason: 4,
         flags: 0,
         inner_offset: 50,
-        vni: RED,
+        vni: RED.0,
         ifindex: 3,
         time: 0,
         tenant: 0,

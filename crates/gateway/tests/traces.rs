@@ -4,7 +4,7 @@
 mod common;
 
 use abi::Mac;
-use abi::{DropReason, Stage};
+use abi::{DropReason, Stage, Vni};
 use common::*;
 use gateway::{Event, Scope, Trace, Verdict};
 use tables::{MeterSpec, RateSpec};
@@ -150,7 +150,7 @@ fn what_ends_early_is_told_where() {
     assert_eq!(&events[..2], &want[..2]);
     let (events, _) = trace(&mut rig, &tunnel(NC1 + 99, RED, &eth(GATEWAY_MAC, MAC_A, 0x0800, &udp_v4(A, B, b"x"))));
     assert_eq!(kinds(&events), names(&[(Stage::Parse, "Parsed"), (Stage::Parse, "Flow"), (Stage::Tenant, "Outcome")]));
-    let (events, _) = trace(&mut rig, &tunnel(NC1, 999, &eth(GATEWAY_MAC, MAC_A, 0x0800, &udp_v4(A, B, b"x"))));
+    let (events, _) = trace(&mut rig, &tunnel(NC1, Vni(999), &eth(GATEWAY_MAC, MAC_A, 0x0800, &udp_v4(A, B, b"x"))));
     assert_eq!(events.last(), Some(&outcome(Stage::Tenant, gone(DropReason::VniUnknown))));
     let (events, _) = trace(&mut rig, &eth(UPLINK_MAC, NEIGHBOUR_MAC, 0x0800, &udp_v4(NC1, VTEP4 + 1, b"x")));
     assert_eq!(events, [outcome(Stage::Parse, Verdict::Pass)]);

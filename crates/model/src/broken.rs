@@ -50,6 +50,7 @@ impl Broken {
 pub(crate) mod stand_ins {
     use crate::kinds::Name;
     use crate::prefix::{Mac, Prefix};
+    use abi::Vni;
     use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
     use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -81,8 +82,8 @@ pub(crate) mod stand_ins {
     }
 
     /// Above all VNIs.
-    pub fn vni() -> u32 {
-        1 << 24 | number()
+    pub fn vni() -> Vni {
+        Vni(1 << 24 | number())
     }
 
     /// A group address.

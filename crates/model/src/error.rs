@@ -2,6 +2,7 @@
 //! What can be wrong with a configuration, and where.
 
 use crate::kinds::Kind;
+use abi::Vni;
 use std::fmt;
 use std::sync::Arc;
 use thiserror::Error;
@@ -102,7 +103,7 @@ pub enum Problem {
     #[error("VNI {vni} belongs to Vpc `{by}`")]
     VniTaken {
         /// The VNI.
-        vni: u32,
+        vni: Vni,
         /// Its owner.
         by: String,
     },
@@ -110,9 +111,9 @@ pub enum Problem {
     #[error("cannot change from {old} to {new}: every host of the VPC knows it by its VNI; delete the Vpc and create it anew")]
     VniChanged {
         /// Before.
-        old: u32,
+        old: Vni,
         /// Wanted.
-        new: u32,
+        new: Vni,
     },
     /// An address that belongs to something else.
     #[error("{address} belongs to {by}")]

@@ -33,7 +33,7 @@ pub use error::{ConfigError, Place, Problem};
 pub use input::{is_standard_input, read_input, read_text};
 pub use kinds::*;
 pub use model::{
-    merge, Changes, Counts, Delta, FilterPlan, Model, Position, Snapshot, Touched, VmView, Vni, VpcView, Wanted,
+    merge, Changes, Counts, Delta, FilterPlan, Model, Position, Snapshot, Touched, VmView, VpcView, Wanted,
     PEER_STEPS_MAX,
 };
 pub use plain::{plain, plain_json, plain_lines};

@@ -5,6 +5,7 @@
 
 mod common;
 
+use abi::Vni;
 use common::{bytes, rebuilt, start, Generator, Naive};
 use compile::*;
 use model::*;
@@ -22,7 +23,7 @@ type NaiveTenant = (String, BTreeMap<tables::Prefix, String>, BTreeMap<u64, Stri
 struct NaiveTables {
     gateway: String,
     ncs: BTreeSet<IpAddr>,
-    tenants: BTreeMap<u32, NaiveTenant>,
+    tenants: BTreeMap<Vni, NaiveTenant>,
 }
 
 impl NaiveTables {
@@ -31,7 +32,7 @@ impl NaiveTables {
             self.gateway = format!("{g:?}");
         }
         c.nc_add.iter().for_each(|n| assert!(self.ncs.insert(*n), "{n} added twice"));
-        let named: BTreeSet<u32> = c.tenants.iter().map(|t| t.vni).collect();
+        let named: BTreeSet<Vni> = c.tenants.iter().map(|t| t.vni).collect();
         assert_eq!(named.len(), c.tenants.len(), "a tenant is named twice");
         for t in &c.tenants {
             if t.delete {
@@ -40,7 +41,7 @@ impl NaiveTables {
             }
             if let Some(s) = &t.settings {
                 assert!(s.extra_ncs.iter().all(|n| self.ncs.contains(n)), "{s:?} lists an NC that is not there");
-                self.tenants.entry(t.vni).or_default().0 = format!("{s:?}");
+                self.tenants.entry(Vni(t.vni.0)).or_default().0 = format!("{s:?}");
             }
             let tenant = self.tenants.get_mut(&t.vni).expect("a new tenant comes with its settings");
             match &t.routes {

@@ -3,6 +3,7 @@
 
 mod common;
 
+use abi::Vni;
 use compile::*;
 use model::*;
 
@@ -92,18 +93,18 @@ fn what_is_in_use_cannot_be_deleted() {
 fn groups_come_back_from_text_snapshot_and_undo_and_the_filter_is_told_of_them() {
     let mut model = base();
     let plan = model.conntrack();
-    assert_eq!(plan.policies[&7] & 0xffff, abi::POLICY_FILTER | abi::POLICY_PICKUP);
-    assert!(!plan.policies.contains_key(&8));
+    assert_eq!(plan.policies[&Vni(7)] & 0xffff, abi::POLICY_FILTER | abi::POLICY_PICKUP);
+    assert!(!plan.policies.contains_key(&Vni(8)));
     let members = &plan.filter.members;
     let list: Vec<String> = members[0].1.iter().map(|m| m.prefix.to_string()).collect();
-    assert_eq!((members.len(), members[0].0), (1, 7));
+    assert_eq!((members.len(), members[0].0), (1, Vni(7)));
     assert_eq!(list, ["10.1.9.0/24", "10.1.0.5/32", "fd00::5/128"]);
     let change =
         "apiVersion: tunny/v1\nkind: SecurityGroup\nmetadata: {name: web}\nspec: {rules: [ingress allow tcp/80 any]}\n";
     let docs = parse_text("x.yaml", change).unwrap();
     model.apply(&docs).unwrap();
     let after = model.conntrack();
-    assert_ne!(after.policies[&7], plan.policies[&7], "sessions are to be judged again");
+    assert_ne!(after.policies[&Vni(7)], plan.policies[&Vni(7)], "sessions are to be judged again");
     assert!(!after.filter.same(&plan.filter));
     let mut same = base().conntrack();
     same.filter.keep(&plan.filter);

@@ -3,6 +3,7 @@
 
 mod common;
 
+use abi::Vni;
 use compile::*;
 use model::*;
 use session::nat::{ElasticUse, Filtering};
@@ -124,7 +125,7 @@ fn a_snat_needs_an_address_that_is_nobodys_own() {
 #[test]
 fn a_snat_by_default_may_take_a_quarter_of_the_node() {
     let mut model = base();
-    let limits = |model: &Model| model.conntrack().limits[&7];
+    let limits = |model: &Model| model.conntrack().limits[&Vni(7)];
     assert_eq!(limits(&model), TenantLimits { vm_sessions: 9, ..TenantLimits::share_of(1 << 20) });
     let small = BASE.split("---").next().unwrap().replace("spec: {", "spec: {limits: {sessions: 1000}, ");
     model.apply(&parse_text("x.yaml", &small).unwrap()).unwrap();
@@ -308,7 +309,7 @@ fn a_vpc_says_what_its_sessions_may_be_with_a_snat_and_without() {
     let mut limits = |text: &str| {
         model.apply(&parse_text("x.yaml", text).unwrap()).unwrap();
         let plan = model.conntrack();
-        (plan.limits.get(&7).copied(), plan.limits.get(&8).copied())
+        (plan.limits.get(&Vni(7)).copied(), plan.limits.get(&Vni(8)).copied())
     };
     let snat = limits("{apiVersion: tunny/v1, kind: Vpc, metadata: {name: blue}, spec: {vni: 8}}").0.unwrap();
     let red = "{apiVersion: tunny/v1, kind: Vpc, metadata: {name: red}, spec: {vni: 7, limits: {sessions: 77}}}";
@@ -337,14 +338,14 @@ fn tables_translator_and_sessions_get_what_the_documents_say() {
     let pool = &plan.spec.pools[0];
     assert_eq!((pool.block, pool.reuse, pool.ports, pool.ranges.len()), (128, false, (1024, 65535), 2));
     let snat = &plan.spec.snats[0];
-    assert_eq!((snat.vni, &snat.pools[..], snat.filtering), (7, &[0][..], Filtering::EndpointIndependent));
-    assert_eq!(plan.limits[&7].vm_sessions, 9);
+    assert_eq!((snat.vni, &snat.pools[..], snat.filtering), (Vni(7), &[0][..], Filtering::EndpointIndependent));
+    assert_eq!(plan.limits[&Vni(7)].vm_sessions, 9);
     let [ports, web] = &plan.spec.elastics[..] else { panic!("{:?}", plan.spec.elastics) };
     assert_eq!(web.usage, ElasticUse::Vm(0x0a01_0005));
     let ElasticUse::Forwards(list) = &ports.usage else { panic!("{ports:?}") };
     assert_eq!((list[1].first, list[1].last, list[1].vm_addr, list[1].vm_port), (5000, 5009, 0x0a01_0006, 5000));
     let flags = abi::POLICY_NAT | abi::POLICY_SOFTWARE | abi::POLICY_PICKUP;
-    assert_eq!((plan.policies.len(), plan.policies[&7] & 0xffff), (1, flags));
+    assert_eq!((plan.policies.len(), plan.policies[&Vni(7)] & 0xffff), (1, flags));
     let public: Vec<String> = plan.public.iter().map(|p| format!("{} {}", p.prefix, p.accepts)).collect();
     let wanted = ["203.0.113.0/28 true", "198.51.100.5/32 true", "198.51.100.6/32 true", "2001:db8:7::/48 false"];
     assert!(wanted.iter().all(|w| public.iter().any(|p| p == w)) && public.len() == 6, "{public:?}");
@@ -352,5 +353,5 @@ fn tables_translator_and_sessions_get_what_the_documents_say() {
     let mut model = base();
     let more = "{apiVersion: tunny/v1, kind: ElasticIp, metadata: {name: ports}, spec: {address: 203.0.113.4, forwards: [tcp/8080=web:81]}}";
     model.apply(&parse_text("x.yaml", more).unwrap()).unwrap();
-    assert_ne!(model.conntrack().policies[&7], plan.policies[&7]);
+    assert_ne!(model.conntrack().policies[&Vni(7)], plan.policies[&Vni(7)]);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The rules of a configuration, told as stories.
 
+use abi::Vni;
 use compile::*;
 use model::*;
 use std::net::IpAddr;
@@ -102,7 +103,7 @@ fn a_server_that_gets_another_address_takes_its_vms_along() {
     let plan = m.apply(&docs("Nc a {address: 192.0.2.9, vpcs: [blue]}")).unwrap();
     let commit = plan.commit(&m);
     assert_eq!((commit.nc_add.len(), commit.nc_remove.len()), (1, 1));
-    let blue = commit.tenants.iter().find(|t| t.vni == 2).unwrap();
+    let blue = commit.tenants.iter().find(|t| t.vni == Vni(2)).unwrap();
     assert_eq!(blue.settings.as_ref().unwrap().extra_ncs.len(), 1);
     assert!(refused(&mut m, &docs("Nc b {address: 192.0.2.9}")).contains("192.0.2.9 belongs to Nc `a`"));
 }
@@ -224,7 +225,7 @@ fn five_peers_in_a_row_are_one_too_many() {
 fn hub(spokes: u32) -> Documents {
     let mut d = Documents::new();
     let peerings = (0..spokes).map(|i| Name::from(format!("p{i}"))).collect();
-    let vpc = |name: &str, vni: u32, peerings: Vec<Name>| {
+    let vpc = |name: &str, vni: Vni, peerings: Vec<Name>| {
         let gateway_mac = Mac(2 << 40);
         Object::Vpc(Box::new(Vpc {
             name: name.into(),
@@ -240,10 +241,10 @@ fn hub(spokes: u32) -> Documents {
         }))
     };
     let route = |vpc: &str, prefix, scope| Object::Route(Route { name: None, vpc: vpc.into(), prefix, scope });
-    d.put(vpc("hub", 1, peerings));
+    d.put(vpc("hub", Vni(1), peerings));
     for i in 0..spokes {
         let (name, peering): (String, Name) = (format!("s{i}"), format!("p{i}").into());
-        d.put(vpc(&name, i + 2, vec![peering.clone()]));
+        d.put(vpc(&name, Vni(i + 2), vec![peering.clone()]));
         d.put(Object::Peering(Peering { name: peering, vpcs: ["hub".into(), name.as_str().into()] }));
         let own = Prefix::new_assert(IpAddr::V4((0x0a00_0000 + (i << 8)).into()), 24);
         d.put(route(&name, own, Scope::Local));

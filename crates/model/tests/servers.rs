@@ -3,6 +3,7 @@
 
 mod common;
 
+use abi::Vni;
 use compile::*;
 use model::*;
 
@@ -114,7 +115,7 @@ fn tables_and_filter_are_told_and_everything_comes_back_from_a_snapshot() {
     let servers: Vec<String> = plan.inline[0].servers.iter().map(|(p, vni)| format!("{p} {vni}")).collect();
     assert_eq!(servers, ["10.9.0.5/32 7", "fd00:9::5/128 7"]);
     assert_eq!(plan.inline[1].servers.iter().map(|(p, _)| p.prefix_len()).collect::<Vec<_>>(), [0, 0]);
-    assert_eq!(plan.policies.keys().copied().collect::<Vec<_>>(), [7]);
+    assert_eq!(plan.policies.keys().copied().collect::<Vec<_>>(), [Vni(7)]);
     let members: Vec<String> = plan.filter.members[0].1.iter().map(|m| m.prefix.to_string()).collect();
     assert_eq!(members, ["10.9.0.5/32", "fd00:9::5/128"]);
     assert_ne!(gateway_options(&model) & abi::OPT_INLINE, 0);

@@ -15,6 +15,7 @@ use crate::states::{Hand, States};
 use crate::sweep::{Sweep, BUDGET, SWEEPS};
 use crate::uplinks::interface;
 use ::states::Backing;
+use abi::Vni;
 use compile::{Compile, ConntrackPlan, InlinePlan};
 use filter::Filter;
 use gateway::Connections;
@@ -29,7 +30,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use tables::{Commit, GroupId, InlinePort, InlineSpec, RoutesChange, Tables, Vni, Writer};
+use tables::{Commit, GroupId, InlinePort, InlineSpec, RoutesChange, Tables, Writer};
 
 /// Time between two looks at what has expired.
 const EXPIRE: Duration = Duration::from_millis(100);

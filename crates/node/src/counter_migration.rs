@@ -7,6 +7,7 @@
 //! everything since the last orderly end when the old node was killed; packets are not. Statistics of engines and drops are read
 //! from the old tables themselves (`upgrade`). Meters begin with a full burst.
 
+use abi::Vni;
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -23,14 +24,14 @@ const LINES_MAX: usize = 1 << 26;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// By VNI.
-    pub vpcs: HashMap<u32, Count>,
+    pub vpcs: HashMap<Vni, Count>,
     /// By name of the VM.
     pub vms: HashMap<String, Count>,
 }
 
 impl Counts {
     /// What was counted for a VPC.
-    pub fn vpc(&self, vni: u32) -> Count {
+    pub fn vpc(&self, vni: Vni) -> Count {
         self.vpcs.get(&vni).copied().unwrap_or_default()
     }
 
@@ -87,7 +88,7 @@ pub fn load(state: &Path) -> Saved {
         let counts = if section == Some("before") { &mut saved.before } else { &mut saved.total };
         let count = Count { packets, bytes };
         match (kind, name.parse::<u32>()) {
-            (Some("vpc"), Ok(vni)) => drop(counts.vpcs.insert(vni, count)),
+            (Some("vpc"), Ok(vni)) => drop(counts.vpcs.insert(Vni(vni), count)),
             (Some("vm"), _) => drop(counts.vms.insert(name.to_string(), count)),
             _ => {}
         }
@@ -123,13 +124,13 @@ mod tests {
         assert_eq!(load(dir.path()), Saved::default());
         let count = |n: u64| Count { packets: n, bytes: n * 100 };
         let counts = |n: u64| Counts {
-            vpcs: HashMap::from([(100, count(n))]),
+            vpcs: HashMap::from([(Vni(100), count(n))]),
             vms: HashMap::from([("blue/10.0.0.1".to_string(), count(n + 1)), ("n".to_string(), count(u64::MAX / 100))]),
         };
         let saved = Saved { before: counts(1), total: counts(5) };
         save(dir.path(), &saved).unwrap();
         assert_eq!(load(dir.path()), saved);
-        assert_eq!((saved.total.vpc(100), saved.total.vpc(7)), (count(5), Count::default()));
+        assert_eq!((saved.total.vpc(Vni(100)), saved.total.vpc(Vni(7))), (count(5), Count::default()));
         let whole = std::fs::read(path(dir.path())).unwrap();
         for cut in 0..whole.len() {
             std::fs::write(path(dir.path()), &whole[..cut]).unwrap();

@@ -6,7 +6,7 @@
 //! What was punted and not yet taken in is in flight. The sum of it all is the law of the packet path.
 
 use crate::types::{Balance, Counters, EngineCounters, SlotCounters, TenantCounters};
-use abi::{DropReason, PuntReason, Stats};
+use abi::{DropReason, PuntReason, Stats, Vni};
 use std::collections::BTreeMap;
 use tables::Tables;
 
@@ -106,7 +106,7 @@ fn stable(tables: &Tables) -> (Reading, Balance) {
 }
 
 /// All counters. `vpcs` gives the name of each VNI.
-pub fn read(tables: &Tables, vpcs: &BTreeMap<u32, String>) -> Counters {
+pub fn read(tables: &Tables, vpcs: &BTreeMap<Vni, String>) -> Counters {
     let (reading, balance) = stable(tables);
     let (fast, software) = (reading.fast, reading.software);
     let mut total = EngineCounters {
@@ -138,15 +138,15 @@ pub fn read(tables: &Tables, vpcs: &BTreeMap<u32, String>) -> Counters {
     }
 }
 
-fn tenants(tables: &Tables, vpcs: &BTreeMap<u32, String>) -> Vec<TenantCounters> {
+fn tenants(tables: &Tables, vpcs: &BTreeMap<Vni, String>) -> Vec<TenantCounters> {
     let _guard = tables.enter();
-    let mut by_vni: BTreeMap<u32, TenantCounters> = BTreeMap::new();
+    let mut by_vni: BTreeMap<Vni, TenantCounters> = BTreeMap::new();
     for (vni, name) in vpcs {
         let Some(tenant) = tables.tenant(*vni) else { continue };
         let count = tables.tenant_count(&tenant);
         let (punts, punts_limited) = tables.tenant_punts(&tenant);
         let counters = TenantCounters {
-            vni: *vni,
+            vni: vni.0,
             vpc: name.clone(),
             packets: count.packets,
             bytes: count.bytes,
@@ -158,7 +158,7 @@ fn tenants(tables: &Tables, vpcs: &BTreeMap<u32, String>) -> Vec<TenantCounters>
         by_vni.insert(*vni, counters);
     }
     for (vni, reason, n) in tables.drop_counts() {
-        let entry = by_vni.entry(vni).or_insert_with(|| TenantCounters { vni, ..Default::default() });
+        let entry = by_vni.entry(vni).or_insert_with(|| TenantCounters { vni: vni.0, ..Default::default() });
         *entry.drops.entry(reason.name().to_string()).or_default() += n;
     }
     by_vni.into_values().collect()

@@ -6,6 +6,7 @@
 //! that sends.
 
 use abi::Mac;
+use abi::Vni;
 use std::fmt::Write;
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -175,7 +176,7 @@ impl Description {
         }
         let port = self.port.unwrap_or(vxlan_port);
         let mut udp_payload = vec![0; vxlan::HEADER_LEN];
-        put(&mut udp_payload, 0, |b: &mut [u8; vxlan::HEADER_LEN]| vxlan::Repr { vni: self.vni }.emit(b));
+        put(&mut udp_payload, 0, |b: &mut [u8; vxlan::HEADER_LEN]| vxlan::Repr { vni: Vni(self.vni) }.emit(b));
         udp_payload.extend_from_slice(&inner);
         let mut segment = vec![0; udp::HEADER_LEN];
         let repr = udp::Repr { src_port: 50000, dst_port: port, payload_len: udp_payload.len() };
@@ -370,7 +371,7 @@ mod tests {
             let datagram = udp::Packet::new_checked(outer.payload()).unwrap();
             assert_eq!(datagram.dst_port(), 4789);
             let tunnel = vxlan::Packet::new_checked(datagram.payload()).unwrap();
-            assert_eq!(tunnel.vni(), 100);
+            assert_eq!(tunnel.vni(), Vni(100));
             let inner = ipv4::Packet::new_checked(&tunnel.payload()[14..]).unwrap();
             assert!(inner.checksum_ok());
             assert_eq!((inner.protocol(), inner.src(), inner.dst()), (inner_proto, 0x0a00_0001, 0x0a00_0102));

@@ -3,6 +3,7 @@
 
 use crate::conntrack::{binding, Conntrack};
 use crate::counters::monotonic_ns;
+use abi::Vni;
 use compile::{Compile, ConntrackPlan};
 use model::{Kind, Model, Plan};
 use serde_json::json;
@@ -77,7 +78,7 @@ impl Conntrack {
             return None;
         }
         let goes_on = Translator::would_judge(&new.spec);
-        let (mut sums, mut at, begun) = (BTreeMap::<u32, u64>::new(), Some(Cursor::default()), Instant::now());
+        let (mut sums, mut at, begun) = (BTreeMap::<Vni, u64>::new(), Some(Cursor::default()), Instant::now());
         while let Some(from) = at.filter(|_| begun.elapsed() < COUNTING) {
             at = nat.tracker().list(from, PIECE, &Filter::default(), monotonic_ns(), &mut |_, s| {
                 let remote = s.inner.remote();
@@ -87,7 +88,7 @@ impl Conntrack {
                 }
             });
         }
-        let name = |vni: u32| model.vpc_by_vni(vni).map_or_else(|| format!("VNI {vni}"), |name| name.to_string());
+        let name = |vni: Vni| model.vpc_by_vni(vni).map_or_else(|| format!("VNI {vni}"), |name| name.to_string());
         Some(Ends { vpcs: sums.into_iter().map(|(vni, n)| (name(vni), n)).collect(), more: at.is_some() })
     }
 }

@@ -228,12 +228,13 @@ impl Hub {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use abi::Vni;
 
-    fn event(kind: u8, reason: u8, vni: u32) -> Event {
+    fn event(kind: u8, reason: u8, vni: Vni) -> Event {
         let mut e = Event {
             time: 0x1_2345_6789,
             ifindex: 3,
-            vni,
+            vni: vni.0,
             length: 1500,
             captured: 4,
             kind,
@@ -248,7 +249,7 @@ mod tests {
     #[test]
     fn an_event_survives_its_encoding_and_a_cut_one_is_not_taken() {
         let mut bytes = Vec::new();
-        encode(&event(EVENT_DROP, 37, 100), &mut bytes);
+        encode(&event(EVENT_DROP, 37, Vni(100)), &mut bytes);
         for n in 0..bytes.len() {
             assert!(decode(&bytes[..n]).is_none());
         }
@@ -264,16 +265,16 @@ mod tests {
             hub.subscribe(EventFilter { drops: true, reasons: vec!["vm_unknown".into()], ..Default::default() });
         let mut punts = hub.subscribe(EventFilter { punts: true, vni: Some(7), ..Default::default() });
         assert_eq!(hub.wanted(), Wanted { drops: true, punts: true, sample: 0 });
-        hub.publish(&event(EVENT_DROP, abi::DropReason::VmUnknown as u8, 5));
-        hub.publish(&event(EVENT_DROP, abi::DropReason::TooBig as u8, 5));
-        hub.publish(&event(EVENT_PUNT, 1, 7));
-        hub.publish(&event(EVENT_PUNT, 1, 8));
+        hub.publish(&event(EVENT_DROP, abi::DropReason::VmUnknown as u8, Vni(5)));
+        hub.publish(&event(EVENT_DROP, abi::DropReason::TooBig as u8, Vni(5)));
+        hub.publish(&event(EVENT_PUNT, 1, Vni(7)));
+        hub.publish(&event(EVENT_PUNT, 1, Vni(8)));
         assert_eq!(drops.events.try_recv().unwrap().vni, 5);
         assert!(drops.events.try_recv().is_err());
         assert_eq!(punts.events.try_recv().unwrap().vni, 7);
         assert!(punts.events.try_recv().is_err());
         for _ in 0..QUEUE + 3 {
-            hub.publish(&event(EVENT_PUNT, 1, 7));
+            hub.publish(&event(EVENT_PUNT, 1, Vni(7)));
         }
         assert_eq!(punts.lost.load(Ordering::Relaxed), 3);
         hub.unsubscribe(drops.id);

@@ -2,7 +2,7 @@
 //! The heaviest flows, estimated from sampled packets.
 
 use crate::types::Flow;
-use abi::Event;
+use abi::{Event, Vni};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use wire::{be, ethernet, ipv4, ipv6, protocol, udp, vxlan};
@@ -14,7 +14,7 @@ const FLOWS_MAX: usize = 16_384;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     /// VNI.
-    pub vni: u32,
+    pub vni: Vni,
     /// Inner source.
     pub source: IpAddr,
     /// Inner destination.
@@ -41,7 +41,7 @@ pub fn key(frame: &[u8]) -> Option<Key> {
 }
 
 /// The VNI of a frame as it came in, if it is VXLAN, whatever is inside.
-pub fn vni(frame: &[u8]) -> Option<u32> {
+pub fn vni(frame: &[u8]) -> Option<Vni> {
     let outer = ethernet::Frame::new_checked(frame).ok()?;
     let (next, payload) = ip(outer.ethertype(), frame.get(ethernet::HEADER_LEN..)?)?;
     let tunnel = vxlan::Packet::new_checked(payload.get(udp::HEADER_LEN..)?).ok()?;
@@ -130,7 +130,7 @@ impl Sampler {
         flows
             .into_iter()
             .map(|(k, (packets, bytes))| Flow {
-                vni: k.vni,
+                vni: k.vni.0,
                 source: end(k.source, k.ports.0),
                 destination: end(k.destination, k.ports.1),
                 protocol: protocol_name(k.protocol),

@@ -64,7 +64,7 @@ fn value(r: &Record, element: u16) -> u128 {
         86 => r.end.and_then(|e| e.counts).map_or(0, |(packets, _)| packets).into(),
         85 => r.end.and_then(|e| e.counts).map_or(0, |(_, bytes)| bytes).into(),
         // layer2SegmentId: type 1 (VXLAN) and the VNI.
-        351 => 1 << 56 | u128::from(r.inner.vni()),
+        351 => 1 << 56 | u128::from(r.inner.vni().0),
         // sourceTransportPort, destinationTransportPort, protocolIdentifier.
         7 | 11 if no_ports => 0,
         7 => source.1.into(),
@@ -187,6 +187,7 @@ fn message(records: &[&Record], template: &Template, sequence: u32, now: u64) ->
 mod tests {
     use super::*;
     use crate::sessionlog::End;
+    use abi::Vni;
     use session::{InnerKey, OuterKey};
 
     fn number(b: &[u8]) -> u64 {
@@ -223,7 +224,7 @@ mod tests {
     #[test]
     fn a_collector_that_knows_only_the_template_reads_every_field() {
         let collector = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let inner = InnerKey::v4(100, 6, 0x0a00_0005, 4000, 0xc633_6407, 443);
+        let inner = InnerKey::v4(Vni(100), 6, 0x0a00_0005, 4000, 0xc633_6407, 443);
         let outer = OuterKey::v4(6, 0xcb00_7101, 1025, 0xc633_6407, 443);
         let end =
             End { time: 1_700_000_005_000, reason: EndReason::Closed, state: "time-wait", counts: Some((7, 900)) };
@@ -242,7 +243,7 @@ mod tests {
     #[test]
     fn what_is_not_translated_is_told_with_firewall_events_and_a_refusal_from_its_beginner() {
         let collector = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let inner = InnerKey::v4(100, 6, 0x0a00_0005, 4000, 0x0a00_0006, 443);
+        let inner = InnerKey::v4(Vni(100), 6, 0x0a00_0005, 4000, 0x0a00_0006, 443);
         let pair = Record {
             refused: None,
             pair: true,
@@ -255,7 +256,7 @@ mod tests {
         let end = End { time: 9, reason: EndReason::Timeout, state: "established", counts: Some((3, 200)) };
         let refusal =
             Some(crate::sessionlog::Refusal { rule: Some(("web".into(), "ingress deny any any priority 1".into())) });
-        let six = InnerKey::v6(100, 58, 5, 0, 6, 128 << 8 | 3);
+        let six = InnerKey::v6(Vni(100), 58, 5, 0, 6, 128 << 8 | 3);
         let all = [
             pair.clone(),
             Record { end: Some(end), ..pair.clone() },

@@ -8,6 +8,7 @@ use crate::service::Node;
 use crate::sessions::SessionQuery;
 use crate::tabledump::Cursor;
 use crate::types::{ListEnd, VmCounters};
+use abi::Vni;
 use model::{Kind, Model, Object, Plan, Position, Snapshot, Wanted};
 use parking_lot::Mutex;
 use serde::Deserialize;
@@ -420,7 +421,7 @@ impl Node {
         let (mut list, mut places) = (Vec::new(), Vec::new());
         {
             let core = self.core();
-            let mut last: Option<(model::Name, u32)> = None;
+            let mut last: Option<(model::Name, Vni)> = None;
             for object in vms {
                 let name = object.name().to_string();
                 let Object::Vm(vm) = object else { continue };

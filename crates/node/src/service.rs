@@ -22,6 +22,7 @@ use crate::store::Persist;
 use crate::tabledump::Cursor;
 use crate::top::{between, cpu_times, Reading};
 use crate::types::{ApplyReport, CommitTimes, Counters, Level, Neighbour, Status, Step, Top, LIST_END};
+use abi::Vni;
 use compile::{Compile, CompilePlan, ConntrackPlan};
 use model::{ConfigError, Documents, Kind, Model, Object, Plan};
 use parking_lot::{Mutex, MutexGuard};
@@ -270,7 +271,7 @@ impl Node {
         self.plane.lock().xdp.is_some()
     }
 
-    fn vpc_names(&self) -> BTreeMap<u32, String> {
+    fn vpc_names(&self) -> BTreeMap<Vni, String> {
         let core = self.core.lock();
         let vpcs = core.model.objects(Kind::Vpc);
         vpcs.filter_map(|o| if let Object::Vpc(v) = o { Some((v.vni, v.name.to_string())) } else { None }).collect()
@@ -280,7 +281,7 @@ impl Node {
     pub fn counters(&self) -> Counters {
         let mut counters = counters::read(&self.tables(), &self.vpc_names());
         for tenant in &mut counters.tenants {
-            let before = self.counts_before.vpc(tenant.vni);
+            let before = self.counts_before.vpc(Vni(tenant.vni));
             tenant.packets += before.packets;
             tenant.bytes += before.bytes;
         }
@@ -296,7 +297,8 @@ impl Node {
                 vms.insert(v.vm, Count { packets: v.packets, bytes: v.bytes });
             }
         });
-        let total = Counts { vpcs: vpcs.map(|t| (t.vni, Count { packets: t.packets, bytes: t.bytes })).collect(), vms };
+        let total =
+            Counts { vpcs: vpcs.map(|t| (Vni(t.vni), Count { packets: t.packets, bytes: t.bytes })).collect(), vms };
         if let Err(e) = counter_migration::save(state, &Saved { before: self.counts_before.clone(), total }) {
             tracing::warn!("the counters could not be saved, so an upgrade would lose those of VPCs and VMs: {e}");
         }
@@ -706,7 +708,9 @@ impl Node {
     /// Refuses a filter of captured packets that nothing can pass.
     pub fn check_capture(&self, filter: &EventFilter) -> Result<(), NodeError> {
         filter.check().map_err(NodeError::Request)?;
-        let Some(vni) = filter.vni.filter(|vni| self.core().model.vpc_by_vni(*vni).is_none()) else { return Ok(()) };
+        let Some(vni) = filter.vni.filter(|vni| self.core().model.vpc_by_vni(Vni(*vni)).is_none()) else {
+            return Ok(());
+        };
         if filter.reasons.iter().any(|r| r == abi::DropReason::VniUnknown.name()) {
             return Ok(());
         }

@@ -7,6 +7,7 @@
 
 use crate::counters::monotonic_ns;
 use crate::ipfix::Exporter;
+use abi::Vni;
 use parking_lot::{Mutex, RwLock};
 use serde_json::json;
 use session::{Direction, EndReason, Ended, InnerKey, NewSession, OuterKey, Owner};
@@ -80,7 +81,7 @@ impl Record {
             "event": event,
             "verdict": if self.refused.is_some() { "deny" } else { "allow" },
             "vpc": vpc,
-            "vni": self.inner.vni(),
+            "vni": self.inner.vni().0,
             "protocol": self.inner.proto(),
             "vm": self.inner.vm().to_string(),
             "vmPort": self.inner.vm_port(),
@@ -99,8 +100,8 @@ impl Record {
                 out.as_object_mut().map(|o| o.remove(name));
             }
             // Beyond a wire nobody has one.
-            if self.outer.vni_bits() != 0 {
-                out["remoteVni"] = self.outer.vni_bits().into();
+            if self.outer.vni_bits() != Vni(0) {
+                out["remoteVni"] = self.outer.vni_bits().0.into();
             }
         }
         if let Some(refused) = &self.refused {
@@ -170,7 +171,7 @@ impl Health {
 }
 
 /// Names of VPCs by VNI, while the log is on. Those that went stay a while, since their sessions end after them.
-type Names = Arc<RwLock<HashMap<u32, model::Name>>>;
+type Names = Arc<RwLock<HashMap<Vni, model::Name>>>;
 
 /// Names of VPCs that went are forgotten when they are so many more than the others.
 const GONE_MAX: usize = 1024;
@@ -213,7 +214,7 @@ impl SessionLog {
     }
 
     /// The names of VPCs: of those of `vnis` anew, or of all.
-    pub fn name(&self, model: &model::Model, vnis: Option<&[u32]>) {
+    pub fn name(&self, model: &model::Model, vnis: Option<&[Vni]>) {
         if !self.on.load(Ordering::Relaxed) {
             return;
         }
@@ -289,7 +290,7 @@ impl SessionLog {
             return;
         }
         let (proto, port) = ((r.service >> 16) as u8, r.service as u16);
-        let vm = r.from.vni.or(r.to.vni).unwrap_or(0);
+        let vm = r.from.vni.or(r.to.vni).unwrap_or_default();
         let (local, remote, from_outside) = match r.from.vni {
             Some(_) => (r.from.addr, r.to.addr, false),
             None => (r.to.addr, r.from.addr, true),

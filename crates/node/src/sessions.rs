@@ -7,6 +7,7 @@ use crate::counters::monotonic_ns;
 use crate::error::NodeError;
 use crate::listing::Pages;
 use crate::types::Counters;
+use abi::Vni;
 use serde::{Deserialize, Serialize};
 use session::nat::ElasticUse;
 use session::{Cursor, Filter, Owner, SessionInfo, State, TenantLimits, Tracker};
@@ -103,7 +104,7 @@ pub fn protocol_name(number: u8) -> String {
 
 impl SessionQuery {
     /// As the tracker understands it.
-    pub fn filter(&self, vpcs: &BTreeMap<u32, String>) -> Result<Filter, NodeError> {
+    pub fn filter(&self, vpcs: &BTreeMap<Vni, String>) -> Result<Filter, NodeError> {
         let unknown =
             |what: &str, name: &str, known: &str| NodeError::Request(format!("there is no {what} `{name}`{known}"));
         let vni =
@@ -140,7 +141,7 @@ impl SessionQuery {
 pub struct Listing {
     tracker: Arc<Tracker>,
     filter: Filter,
-    vpcs: BTreeMap<u32, String>,
+    vpcs: BTreeMap<Vni, String>,
     at: Option<Cursor>,
     /// Of the state table, and where to go on in it.
     states: (Option<Arc<::states::Shared>>, Option<u64>),
@@ -151,7 +152,7 @@ pub struct Listing {
 
 impl Listing {
     /// From the beginning.
-    pub fn new(conntrack: &Conntrack, query: &SessionQuery, vpcs: BTreeMap<u32, String>) -> Result<Listing, NodeError> {
+    pub fn new(conntrack: &Conntrack, query: &SessionQuery, vpcs: BTreeMap<Vni, String>) -> Result<Listing, NodeError> {
         let left = if query.limit == 0 { u64::MAX } else { query.limit };
         let filter = query.filter(&vpcs)?;
         let (nat, at) = (conntrack.connections(), Some(Cursor::default()));
@@ -168,14 +169,14 @@ impl Listing {
         let ago = |t: u64| now.saturating_sub(t) / 1_000_000_000;
         let inside = s.owner == Owner::Filter;
         let view = SessionView {
-            vni: s.inner.vni(),
+            vni: s.inner.vni().0,
             vpc: self.vpcs.get(&s.inner.vni()).cloned().unwrap_or_default(),
             protocol: protocol_name(s.inner.proto()),
             vm: s.inner.vm().to_string(),
             vm_port: s.inner.vm_port(),
             public: (!inside).then(|| s.outer.public().to_string()),
             public_port: (!inside).then(|| s.outer.public_port()),
-            remote_vni: Some(s.outer.vni_bits()).filter(|vni| inside && *vni != 0),
+            remote_vni: Some(s.outer.vni_bits().0).filter(|vni| inside && *vni != 0),
             remote: s.inner.remote().to_string(),
             remote_port: s.inner.remote_port(),
             direction: if s.from_outside { "in" } else { "out" }.into(),
@@ -398,12 +399,12 @@ fn with_limits(view: TenantView, limits: TenantLimits) -> TenantView {
 }
 
 /// What VPCs hold. `xdp`: there is a fast path.
-pub fn tenants(conntrack: &Conntrack, vpcs: &BTreeMap<u32, String>, counters: &Counters, xdp: bool) -> Vec<TenantView> {
+pub fn tenants(conntrack: &Conntrack, vpcs: &BTreeMap<Vni, String>, counters: &Counters, xdp: bool) -> Vec<TenantView> {
     let plan = conntrack.plan();
-    let conflicts: BTreeMap<u32, u64> =
-        counters.tenants.iter().map(|t| (t.vni, t.drops.get(CONFLICT).copied().unwrap_or(0))).collect();
-    let mut list: BTreeMap<u32, TenantView> = BTreeMap::new();
-    let name = |vni: u32| vpcs.get(&vni).cloned().unwrap_or_default();
+    let conflicts: BTreeMap<Vni, u64> =
+        counters.tenants.iter().map(|t| (Vni(t.vni), t.drops.get(CONFLICT).copied().unwrap_or(0))).collect();
+    let mut list: BTreeMap<Vni, TenantView> = BTreeMap::new();
+    let name = |vni: Vni| vpcs.get(&vni).cloned().unwrap_or_default();
     for t in conntrack.connections().nat().translator().tenant_use() {
         let refused =
             [("ports_of_pools", t.refused_dry), ("ports_of_vpc", t.refused_tenant), ("ports_of_vm", t.refused_vm)];
@@ -411,7 +412,7 @@ pub fn tenants(conntrack: &Conntrack, vpcs: &BTreeMap<u32, String>, counters: &C
         let (vni, ports, ports_limit, reused) = (t.vni, t.ports, t.ports_max, t.reused);
         // A VPC that never had a session is not known to the tracker.
         let limits = plan.limits.get(&vni).copied().unwrap_or_else(|| TenantLimits::share_of(plan.sessions));
-        let view = TenantView { vni, vpc: name(vni), ports, ports_limit, reused, refused, ..Default::default() };
+        let view = TenantView { vni: vni.0, vpc: name(vni), ports, ports_limit, reused, refused, ..Default::default() };
         list.insert(vni, with_limits(view, limits));
     }
     for t in conntrack.connections().tracker().tenants() {
@@ -419,7 +420,7 @@ pub fn tenants(conntrack: &Conntrack, vpcs: &BTreeMap<u32, String>, counters: &C
             continue;
         }
         let view = list.entry(t.vni).or_insert_with(|| {
-            let view = TenantView { vni: t.vni, vpc: name(t.vni), ..Default::default() };
+            let view = TenantView { vni: t.vni.0, vpc: name(t.vni), ..Default::default() };
             with_limits(view, t.limits)
         });
         view.sessions = t.sessions.into();
@@ -440,7 +441,7 @@ pub fn tenants(conntrack: &Conntrack, vpcs: &BTreeMap<u32, String>, counters: &C
 }
 
 /// The elastic addresses and forwards that a query chooses.
-fn elastic(conntrack: &Conntrack, wanted: &Filter, vpcs: &BTreeMap<u32, String>) -> Vec<ElasticView> {
+fn elastic(conntrack: &Conntrack, wanted: &Filter, vpcs: &BTreeMap<Vni, String>) -> Vec<ElasticView> {
     let mut list = Vec::new();
     for e in conntrack.plan().spec.elastics {
         let public = std::net::Ipv4Addr::from_bits(e.addr);
@@ -452,7 +453,7 @@ fn elastic(conntrack: &Conntrack, wanted: &Filter, vpcs: &BTreeMap<u32, String>)
             if same && port && wanted.proto.is_none_or(|p| proto.is_none_or(|own| own == p)) {
                 let (vpc, protocol) = (vpcs.get(&e.vni).cloned().unwrap_or_default(), proto.map(protocol_name));
                 let (vm, public) = (vm.to_string(), public.to_string());
-                list.push(ElasticView { vni: e.vni, vpc, vm, public, protocol, first, last, vm_port });
+                list.push(ElasticView { vni: e.vni.0, vpc, vm, public, protocol, first, last, vm_port });
             }
         };
         match &e.usage {
@@ -470,7 +471,7 @@ fn elastic(conntrack: &Conntrack, wanted: &Filter, vpcs: &BTreeMap<u32, String>)
 pub fn ports(
     conntrack: &Conntrack,
     query: &SessionQuery,
-    vpcs: &BTreeMap<u32, String>,
+    vpcs: &BTreeMap<Vni, String>,
     counters: &Counters,
     xdp: bool,
 ) -> Result<Ports, NodeError> {
@@ -478,7 +479,7 @@ pub fn ports(
     let filter = query.filter(vpcs)?;
     let limit = if query.limit == 0 { usize::MAX } else { usize::try_from(query.limit).unwrap_or(usize::MAX) };
     let (mut holders, mut more) = (Vec::new(), false);
-    let wanted = |vni: u32, vm: std::net::Ipv4Addr| {
+    let wanted = |vni: Vni, vm: std::net::Ipv4Addr| {
         filter.vni.is_none_or(|v| v == vni) && filter.vm.is_none_or(|a| a == IpAddr::V4(vm))
     };
     conntrack.connections().nat().translator().holders(wanted, |h| {
@@ -492,7 +493,7 @@ pub fn ports(
             let (vm, public, vpc) =
                 (h.vm.to_string(), h.addr.to_string(), vpcs.get(&h.vni).cloned().unwrap_or_default());
             holders.push(HolderView {
-                vni: h.vni,
+                vni: h.vni.0,
                 vpc,
                 vm,
                 public,
@@ -510,6 +511,6 @@ pub fn ports(
     more |= elastic.len() > limit;
     elastic.truncate(limit);
     let mut tenants = tenants(conntrack, vpcs, counters, xdp);
-    tenants.retain(|t| filter.vni.is_none_or(|vni| vni == t.vni));
+    tenants.retain(|t| filter.vni.is_none_or(|vni| vni == Vni(t.vni)));
     Ok(Ports { pools: pools(conntrack), vpcs: tenants, holders, elastic, more, packets })
 }

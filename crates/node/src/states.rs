@@ -9,7 +9,7 @@ use crate::agent::link::{AgentLink, Hearers, Target};
 use crate::error::NodeError;
 use crate::table_copy::copy_words_of;
 use ::states::{Adopted, Backing, Connection, Ended, Fsm, HeapSlots, Key, Recovered, Shared, Spec, Timeouts};
-use abi::{STATES_SLOT_COUNT, STATES_SLOT_RECORDS, STATES_SLOT_TABLE};
+use abi::{Vni, STATES_SLOT_COUNT, STATES_SLOT_RECORDS, STATES_SLOT_TABLE};
 use gateway::Connections;
 use model::RemoteAgent;
 use parking_lot::Mutex;
@@ -288,7 +288,7 @@ impl States {
     }
 
     /// Weights of VPCs, where they are not 1.
-    pub fn set_weights(&self, weights: &BTreeMap<u32, u32>) {
+    pub fn set_weights(&self, weights: &BTreeMap<Vni, u32>) {
         if let Some(states) = &*self.connections.states() {
             states.set_weights(weights.iter().map(|(vni, weight)| (*vni, *weight)).collect());
         }
@@ -352,17 +352,17 @@ impl States {
     }
 
     /// What migrates, if anything may; `vpcs`: names by VNI.
-    pub fn migration(&self, vpcs: &BTreeMap<u32, String>) -> MigrationView {
+    pub fn migration(&self, vpcs: &BTreeMap<Vni, String>) -> MigrationView {
         let Some(m) = self.connections.states().as_ref().and_then(|s| s.migration()) else {
             return MigrationView::default();
         };
-        let name = |vni: u32| vpcs.get(&vni).cloned().unwrap_or_default();
+        let name = |vni: Vni| vpcs.get(&vni).cloned().unwrap_or_default();
         let vpc = |t: &::states::TenantMigration| {
             let prefixes = m.entries.iter().filter(|(e, ..)| e.vni == t.vni).count() as u64;
-            MigrationVpc { vni: t.vni, vpc: name(t.vni), weight: t.weight, fast: t.fast, software: t.away, prefixes }
+            MigrationVpc { vni: t.vni.0, vpc: name(t.vni), weight: t.weight, fast: t.fast, software: t.away, prefixes }
         };
         let prefix = |(e, connections, bytes): &(::states::Entry, u64, u64)| MigrationPrefix {
-            vni: e.vni,
+            vni: e.vni.0,
             vpc: name(e.vni),
             prefix: e.to_string(),
             connections: *connections,
@@ -382,7 +382,7 @@ impl States {
     }
 
     /// What it tells; `vpcs`: names by VNI.
-    pub fn view(&self, vpcs: &BTreeMap<u32, String>) -> StatesView {
+    pub fn view(&self, vpcs: &BTreeMap<Vni, String>) -> StatesView {
         let Some(states) = self.connections.states().clone() else {
             let sessions = self.connections.tracker().stats();
             return StatesView {
@@ -396,8 +396,8 @@ impl States {
         };
         let (s, mut tenants) = (states.status(), states.tenants());
         tenants.sort_unstable_by_key(|(vni, _)| *vni);
-        let vpc = |(vni, n): (u32, ::states::TenantUse)| StatesVpc {
-            vni,
+        let vpc = |(vni, n): (Vni, ::states::TenantUse)| StatesVpc {
+            vni: vni.0,
             vpc: vpcs.get(&vni).cloned().unwrap_or_default(),
             connections: n.connections,
             opening: n.opening,

@@ -4,6 +4,7 @@
 
 use crate::error::NodeError;
 use abi::Mac;
+use abi::Vni;
 use model::Kind;
 use serde_json::{json, Value};
 use std::collections::{BTreeMap, VecDeque};
@@ -16,13 +17,13 @@ const PAGE: usize = 1024;
 /// A place in what the tables hold. The writer is held for a page, or for one VPC's routes, and no longer: changes come between, so that
 /// pages are of different moments.
 pub struct Cursor {
-    names: BTreeMap<u32, String>,
+    names: BTreeMap<Vni, String>,
     /// The one of this name alone, unless empty.
     name: String,
     kinds: VecDeque<Kind>,
     /// What is left of the kind.
     ncs: Option<VecDeque<(IpAddr, u32, Option<GroupId>)>>,
-    vnis: Option<VecDeque<u32>>,
+    vnis: Option<VecDeque<Vni>>,
     /// The next MAC address of the first of `vnis`.
     mac: u64,
     /// What is left of a VPC's routes.
@@ -31,7 +32,7 @@ pub struct Cursor {
 
 impl Cursor {
     /// From the beginning of a kind, or of all.
-    pub fn new(kind: &str, name: &str, names: BTreeMap<u32, String>) -> Result<Cursor, NodeError> {
+    pub fn new(kind: &str, name: &str, names: BTreeMap<Vni, String>) -> Result<Cursor, NodeError> {
         let kinds = match kind {
             "all" => vec![Kind::Nc, Kind::Vpc, Kind::Vm, Kind::Route],
             text => match Kind::from_name(text) {
@@ -161,7 +162,7 @@ fn route(vpc: &str, i: &RouteInterval) -> Value {
 }
 
 fn of_vpc(vpc: &str, dump: &TenantDump, vms: usize, intervals: usize) -> Value {
-    let spec = json!({"vni": dump.vni, "gatewayMac": Mac(dump.gateway_mac).to_string(),
+    let spec = json!({"vni": dump.vni.0, "gatewayMac": Mac(dump.gateway_mac).to_string(),
         "gateways": texts(&dump.gateways), "icmp": dump.icmp, "metered": dump.metered,
         "vms": vms, "intervals": intervals, "members": texts(&dump.members)});
     object(Kind::Vpc, vpc, spec)

@@ -10,7 +10,7 @@
 
 use crate::conntrack::Conntrack;
 use ::states::upgrade::OldRecords;
-use abi::{DropReason, Stats, LAYOUTS, LIMITS, SESSION_LAYOUTS, STATES_LAYOUTS};
+use abi::{DropReason, Stats, Vni, LAYOUTS, LIMITS, SESSION_LAYOUTS, STATES_LAYOUTS};
 use serde_json::{json, Value};
 use session::upgrade::OldMemory;
 use std::collections::BTreeMap;
@@ -312,7 +312,7 @@ fn drops(old: &Old, tables: &Words, new: &Tables) -> Option<u64> {
             let (Some(key), Some(count)) = ((tables.lines)(at), (tables.lines)(at + 8)) else { return Some(total) };
             let reason = DropReason::from_number((key >> 8) as u8);
             if let (1, Some(reason), true) = (key & 0xff, reason, count > 0) {
-                new.add_drops((key >> 16) as u32, reason, count);
+                new.add_drops(Vni((key >> 16) as u32), reason, count);
                 total += count;
             }
         }
@@ -368,7 +368,7 @@ mod tests {
         assert_eq!((fast.rx, fast.dropped, fast.drops[1], fast.forwarded), (100, 4, 4, 0));
         assert_eq!(tables.stats(4).read().rx, 7, "software's counters stay software's");
         assert_eq!([0, 2, 3].map(|slot| tables.stats(slot).read().rx), [0; 3], "slots that engines count in");
-        assert_eq!(tables.drop_count(77, DropReason::OuterTruncated), 4);
+        assert_eq!(tables.drop_count(Vni(77), DropReason::OuterTruncated), 4);
     }
 
     #[test]

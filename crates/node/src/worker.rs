@@ -318,7 +318,7 @@ fn event(frame: &Frame<'_>, kind: u8, reason: u8) -> Event {
     Event {
         time: monotonic_ns(),
         ifindex: frame.ifindex,
-        vni: crate::flows::vni(&data[..captured]).unwrap_or(0),
+        vni: crate::flows::vni(&data[..captured]).unwrap_or_default().0,
         length: bytes.len() as u32,
         captured: captured as u16,
         kind,

@@ -2,6 +2,7 @@
 //! A replay moves the time with every packet: whatever is read at once, what becomes of a packet is what a gateway makes of it that gets
 //! one packet at a time.
 
+use abi::Vni;
 use gateway::{Batch, Frame, Gateway, Verdict, HEADROOM};
 use node::offline::{replay, Offline, Summary, PORT};
 use node::pcap::Packet;
@@ -52,7 +53,7 @@ fn ping(kind: u8, id: u16) -> Vec<u8> {
 }
 
 /// From host-a, in the tunnel of a VPC.
-fn tunnelled(vni: u32, inner: &[u8]) -> Vec<u8> {
+fn tunnelled(vni: Vni, inner: &[u8]) -> Vec<u8> {
     let mut d = vec![0; 16];
     be::set_u16(&mut d, 0, 50_000);
     be::set_u16(&mut d, 2, 4789);
@@ -65,7 +66,7 @@ fn tunnelled(vni: u32, inner: &[u8]) -> Vec<u8> {
 /// A random packet: out, in from whom a session may be with, to the gateway itself, or nothing that anybody knows.
 fn random(rng: &mut ChaCha8Rng) -> Vec<u8> {
     let remote = 0xc633_6407 + rng.random_range(0..2) as u32;
-    let (vm, vni) = [(WEB1, 100), (WEB2, 100), (WEB1, 300)][rng.random_range(0..3)];
+    let (vm, vni) = [(WEB1, Vni(100)), (WEB2, Vni(100)), (WEB1, Vni(300))][rng.random_range(0..3)];
     let (near, far) = (1000 + rng.random_range(0..3) as u16, 53);
     let ttl = [64, 64, 64, 1][rng.random_range(0..4)];
     match rng.random_range(0..8) {
@@ -139,7 +140,7 @@ fn at(time_ns: u64, data: Vec<u8>) -> Packet {
 #[test]
 fn an_answer_a_moment_later_finds_its_session_and_one_after_the_timeout_does_not() {
     // The pool gives the port: learned from what comes out.
-    let out = || tunnelled(100, &plain(WEB2, 0xc633_6407, 64, 17, &datagram(WEB2, 0xc633_6407, (1000, 53))));
+    let out = || tunnelled(Vni(100), &plain(WEB2, 0xc633_6407, 64, 17, &datagram(WEB2, 0xc633_6407, (1000, 53))));
     let (sent, ..) = replayed(&[at(SECOND, out())], 1);
     let (public, port) = (be::u32(&sent[0].1, 26), be::u16(&sent[0].1, 34));
     let back = || plain(0xc633_6407, public, 64, 17, &datagram(0xc633_6407, public, (53, port)));
@@ -159,7 +160,7 @@ fn an_answer_a_moment_later_finds_its_session_and_one_after_the_timeout_does_not
 #[test]
 fn limits_by_the_second_know_the_time_of_each_packet() {
     let unknown = |i: u64, gap: u64| {
-        at(SECOND + i * gap, tunnelled(100, &plain(WEB1, 0x0a00_00ff, 64, 17, &datagram(WEB1, 9, (1, 2)))))
+        at(SECOND + i * gap, tunnelled(Vni(100), &plain(WEB1, 0x0a00_00ff, 64, 17, &datagram(WEB1, 9, (1, 2)))))
     };
     let errors = |gap| replayed(&(0..2000).map(|i| unknown(i, gap)).collect::<Vec<_>>(), 256).1.outcomes["generated"];
     let (at_once, slowly) = (errors(0), errors(SECOND));
@@ -168,7 +169,7 @@ fn limits_by_the_second_know_the_time_of_each_packet() {
 
 #[test]
 fn a_packet_that_causes_an_error_adds_up() {
-    let p = tunnelled(100, &plain(WEB1, 0xc633_6407, 1, 17, &datagram(WEB1, 0xc633_6407, (1000, 53))));
+    let p = tunnelled(Vni(100), &plain(WEB1, 0xc633_6407, 1, 17, &datagram(WEB1, 0xc633_6407, (1000, 53))));
     let (sent, s, _) = replayed(&[at(SECOND, p)], 256);
     assert_eq!((sent.len(), s.written, s.balanced), (1, 1, true));
     assert_eq!(s.outcomes, [("dropped", 1), ("forwarded", 1), ("generated", 1)].into());

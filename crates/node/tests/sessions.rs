@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What `tunny get ports` says of a VPC's sessions: which of them the fast path serves, also after a restart, and what was refused.
 
+use abi::Vni;
 use compile::{Compile, CompilePlan};
 use gateway::{Batch, Frame, Gateway, HEADROOM};
 use node::conntrack::Conntrack;
@@ -32,7 +33,7 @@ const REGION: &str = "\
 {apiVersion: tunny/v1, kind: Snat, metadata: {name: red}, spec: {vpc: red, pools: [web]}}
 ";
 
-const RED: u32 = 7;
+const RED: Vni = Vni(7);
 
 fn model() -> model::Model {
     model::Model::from_documents(&model::parse_text("region.yaml", REGION).unwrap()).unwrap().0
@@ -77,7 +78,7 @@ fn red(conntrack: &Conntrack, writer: &Writer) -> node::sessions::TenantView {
     let vpcs = BTreeMap::from([(RED, "red".to_string())]);
     let counters = node::counters::read(&writer.tables(), &vpcs);
     let list = node::sessions::tenants(conntrack, &vpcs, &counters, true);
-    list.into_iter().find(|t| t.vni == RED).unwrap()
+    list.into_iter().find(|t| t.vni == RED.0).unwrap()
 }
 
 /// The tables of a node of another layout are new, and know no public address when the sessions are taken over.

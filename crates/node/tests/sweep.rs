@@ -2,6 +2,7 @@
 //! A change of rules, or of translation, reaches connections that say nothing; that of rules also if the node ends between the change
 //! and the sweep.
 
+use abi::Vni;
 use compile::{Compile, CompilePlan};
 use node::conntrack::Conntrack;
 use session::nat::{Flow, Refusal};
@@ -35,13 +36,13 @@ const REGION: &str = "\
 {apiVersion: tunny/v1, kind: SecurityBinding, metadata: {name: b}, spec: {vpc: blue, vms: [b], groups: [blue]}}
 ";
 
-fn key(vni: u32) -> (PairKey, Direction) {
+fn key(vni: Vni) -> (PairKey, Direction) {
     let end = |addr: &str, port| (vni, addr.parse::<IpAddr>().unwrap(), port);
     PairKey::new(17, end("10.0.0.9", 1000), end("10.0.0.5", 53), false).unwrap()
 }
 
 /// A connection to UDP 53 of a VPC's VM, allowed by the rules in force.
-fn begin(conntrack: &Conntrack, writer: &Writer, vni: u32) {
+fn begin(conntrack: &Conntrack, writer: &Writer, vni: Vni) {
     let ((key, direction), epoch) = (key(vni), (writer.policy(vni).unwrap() >> abi::POLICY_EPOCH_SHIFT) as u16);
     let new = NewSession {
         inner: key.inner(),
@@ -57,7 +58,7 @@ fn begin(conntrack: &Conntrack, writer: &Writer, vni: u32) {
     conntrack.connections().tracker().create(&new, now, &mut |_| ()).unwrap_or_else(|e| panic!("{e:?}"));
 }
 
-fn there(conntrack: &Conntrack, vni: u32) -> bool {
+fn there(conntrack: &Conntrack, vni: Vni) -> bool {
     conntrack.connections().tracker().find_pair(&key(vni).0).is_some()
 }
 
@@ -72,7 +73,7 @@ fn a_sweep_that_was_cut_off_is_made_by_the_next_node() {
         Conntrack::open((memories, "n"), model, writer, (1, false), &mut Vec::new()).unwrap()
     };
     let first = open(&model, &mut writer);
-    [7, 8].iter().for_each(|vni| begin(&first, &writer, *vni));
+    [7, 8].iter().for_each(|vni| begin(&first, &writer, Vni(*vni)));
 
     // Red's rule goes; the thread that sweeps never ran.
     let change =
@@ -82,18 +83,18 @@ fn a_sweep_that_was_cut_off_is_made_by_the_next_node() {
     let wanted = first.prepare(&mut writer, model.conntrack()).unwrap();
     writer.commit(&commit).unwrap();
     first.carry_out(&mut writer, &wanted, &commit, (&model, false));
-    assert!(there(&first, 7) && there(&first, 8));
+    assert!(there(&first, Vni(7)) && there(&first, Vni(8)));
     drop(first);
 
     let next = open(&model, &mut writer);
-    assert!(there(&next, 7) && there(&next, 8), "taken over");
+    assert!(there(&next, Vni(7)) && there(&next, Vni(8)), "taken over");
     next.start().unwrap();
     let begun = Instant::now();
-    while there(&next, 7) {
+    while there(&next, Vni(7)) {
         assert!(begun.elapsed() < Duration::from_secs(20), "red's connection was not judged again");
         std::thread::sleep(Duration::from_millis(10));
     }
-    assert!(there(&next, 8), "blue's rules are as they were");
+    assert!(there(&next, Vni(8)), "blue's rules are as they were");
 }
 
 const PUBLIC: &str = "\
@@ -119,7 +120,7 @@ fn snats(green: &str, blue: &str) -> model::Documents {
 }
 
 /// A connection to UDP 53 in the Internet that is answered: it lives long and is not evicted.
-fn outward(conntrack: &Conntrack, writer: &Writer, vni: u32, port: u16) -> Result<(), String> {
+fn outward(conntrack: &Conntrack, writer: &Writer, vni: Vni, port: u16) -> Result<(), String> {
     let (nat, now) = (conntrack.connections(), node::counters::monotonic_ns());
     let (vm_addr, remote) = (IpAddr::from([10, 0, 0, 5]), IpAddr::from([198, 51, 100, 10]));
     let flow = Flow { vni, proto: 17, vm_addr, vm_port: port, remote, remote_port: 53 };
@@ -150,11 +151,11 @@ fn a_snat_that_moves_to_another_pool_leaves_no_session_no_port_and_no_quota_behi
     let memories = (memory, Arc::new(states::HeapSlots::default()) as Arc<dyn states::Backing>);
     let conntrack = Conntrack::open((memories, "n"), &model, &mut writer, (1, false), &mut Vec::new()).unwrap();
     conntrack.start().unwrap();
-    (0..60).for_each(|port| outward(&conntrack, &writer, 7, port).unwrap());
-    (0..30).for_each(|port| outward(&conntrack, &writer, 8, port).unwrap());
-    assert!(outward(&conntrack, &writer, 7, 60).is_err(), "green's quota is 60");
+    (0..60).for_each(|port| outward(&conntrack, &writer, Vni(7), port).unwrap());
+    (0..30).for_each(|port| outward(&conntrack, &writer, Vni(8), port).unwrap());
+    assert!(outward(&conntrack, &writer, Vni(7), 60).is_err(), "green's quota is 60");
     let held = || conntrack.connections().nat().translator().pool_use().iter().map(|p| p.held).collect::<Vec<_>>();
-    let sessions = |vni| conntrack.connections().tracker().tenant(vni).unwrap().sessions;
+    let sessions = |vni| conntrack.connections().tracker().tenant(Vni(vni)).unwrap().sessions;
     assert_eq!((held(), sessions(7), sessions(8)), (vec![64, 64], 60, 30));
 
     // Blue's pool stays and gets one more; green's goes. Green says nothing.
@@ -176,7 +177,7 @@ fn a_snat_that_moves_to_another_pool_leaves_no_session_no_port_and_no_quota_behi
     let ended = conntrack.connections().tracker().stats().ended;
     assert_eq!((ended[EndReason::Untranslated as usize], ended[EndReason::Removed as usize]), (60, 0));
     assert_eq!(sessions(8), 30, "blue's translation is in force");
-    (0..60).for_each(|port| outward(&conntrack, &writer, 7, port).unwrap());
-    (100..200).for_each(|port| outward(&conntrack, &writer, 8, port).unwrap());
+    (0..60).for_each(|port| outward(&conntrack, &writer, Vni(7), port).unwrap());
+    (100..200).for_each(|port| outward(&conntrack, &writer, Vni(8), port).unwrap());
     assert_eq!((sessions(7), sessions(8)), (60, 130));
 }

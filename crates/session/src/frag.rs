@@ -5,6 +5,7 @@
 //! Overlapping fragments, even by one byte, end the datagram (RFC 5722, also for IPv4): ports that were checked must be
 //! those that the receiver sees. So does a second first fragment with other ports. Only an exact repetition is left out.
 
+use abi::Vni;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 
@@ -12,7 +13,7 @@ use std::net::IpAddr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FragKey {
     /// The VNI for packets of VMs; None for packets from the Internet.
-    pub vni: Option<u32>,
+    pub vni: Option<Vni>,
     /// Source.
     pub src: IpAddr,
     /// Destination.
@@ -146,7 +147,7 @@ pub struct FragTable {
     datagrams: HashMap<FragKey, Datagram>,
     /// In order of birth; an entry whose datagram is complete is passed over.
     order: VecDeque<(u64, FragKey)>,
-    tenants: HashMap<Option<u32>, usize>,
+    tenants: HashMap<Option<Vni>, usize>,
     queued_bytes: usize,
     /// Held fragments of datagrams that grew too old, until `expire` tells them.
     lost: Vec<(FragKey, Vec<u8>)>,
@@ -314,7 +315,7 @@ impl FragTable {
 mod tests {
     use super::*;
 
-    fn key(vni: u32, id: u32) -> FragKey {
+    fn key(vni: Vni, id: u32) -> FragKey {
         FragKey { vni: Some(vni), src: [10, 0, 0, 1].into(), dst: [8, 8, 8, 8].into(), proto: 17, id }
     }
 
@@ -324,7 +325,7 @@ mod tests {
 
     fn first(table: &mut FragTable, id: u32, p: Piece, now: u64) -> (bool, Vec<Vec<u8>>) {
         let mut out = Vec::new();
-        let taken = table.first(&key(1, id), p, (1000, 53), now, &mut |f| out.push(f));
+        let taken = table.first(&key(Vni(1), id), p, (1000, 53), now, &mut |f| out.push(f));
         (taken, out)
     }
 
@@ -332,10 +333,10 @@ mod tests {
     fn later_fragments_have_the_ports_of_the_first_one() {
         let mut t = FragTable::new(FragLimits::default());
         assert_eq!(first(&mut t, 1, piece(0, 1480, true), 0), (true, vec![]));
-        assert_eq!(t.later(&key(1, 2), piece(1480, 1480, true), b"x", 0), Fate::Queued);
-        assert_eq!(t.later(&key(1, 1), piece(2960, 100, false), b"c", 0), Fate::Known((1000, 53), 17));
-        assert_eq!(t.later(&key(2, 1), piece(1480, 1480, true), b"another tenant", 0), Fate::Queued);
-        assert_eq!(t.later(&key(1, 1), piece(1480, 1480, true), b"b", 0), Fate::Known((1000, 53), 17));
+        assert_eq!(t.later(&key(Vni(1), 2), piece(1480, 1480, true), b"x", 0), Fate::Queued);
+        assert_eq!(t.later(&key(Vni(1), 1), piece(2960, 100, false), b"c", 0), Fate::Known((1000, 53), 17));
+        assert_eq!(t.later(&key(Vni(2), 1), piece(1480, 1480, true), b"another tenant", 0), Fate::Queued);
+        assert_eq!(t.later(&key(Vni(1), 1), piece(1480, 1480, true), b"b", 0), Fate::Known((1000, 53), 17));
         // Complete: the identification may be used again.
         assert_eq!(first(&mut t, 1, piece(0, 8, true), 0), (true, vec![]));
     }
@@ -343,8 +344,8 @@ mod tests {
     #[test]
     fn fragments_that_come_early_are_held_and_given_back_in_order() {
         let mut t = FragTable::new(FragLimits::default());
-        assert_eq!(t.later(&key(1, 1), piece(2960, 100, false), b"c", 0), Fate::Queued);
-        assert_eq!(t.later(&key(1, 1), piece(1480, 1480, true), b"b", 0), Fate::Queued);
+        assert_eq!(t.later(&key(Vni(1), 1), piece(2960, 100, false), b"c", 0), Fate::Queued);
+        assert_eq!(t.later(&key(Vni(1), 1), piece(1480, 1480, true), b"b", 0), Fate::Queued);
         assert_eq!(first(&mut t, 1, piece(0, 1480, true), 0), (true, vec![b"c".to_vec(), b"b".to_vec()]));
         assert_eq!((t.len(), t.queued_bytes), (0, 0));
     }
@@ -353,38 +354,38 @@ mod tests {
     fn an_overlap_by_one_unit_ends_the_datagram_and_a_repetition_does_not() {
         let mut t = FragTable::new(FragLimits::default());
         assert!(first(&mut t, 1, piece(0, 1480, true), 0).0);
-        assert_eq!(t.later(&key(1, 1), piece(1472, 8, true), b"", 0), Fate::Drop);
-        assert_eq!(t.later(&key(1, 1), piece(1480, 8, false), b"", 0), Fate::Drop);
+        assert_eq!(t.later(&key(Vni(1), 1), piece(1472, 8, true), b"", 0), Fate::Drop);
+        assert_eq!(t.later(&key(Vni(1), 1), piece(1480, 8, false), b"", 0), Fate::Drop);
         assert!(first(&mut t, 2, piece(0, 1480, true), 0).0);
         assert!(!first(&mut t, 2, piece(0, 1480, true), 0).0);
-        assert_eq!(t.later(&key(1, 2), piece(1480, 8, false), b"", 0), Fate::Known((1000, 53), 17));
+        assert_eq!(t.later(&key(Vni(1), 2), piece(1480, 8, false), b"", 0), Fate::Known((1000, 53), 17));
         for bad in [piece(8, 0, true), piece(8, 7, true), piece(65_528, 8, false), piece(4, 8, true)] {
             assert!(first(&mut t, 3, piece(0, 8, true), 0).0);
-            assert_eq!(t.later(&key(1, 3), bad, b"", 0), Fate::Drop, "{bad:?}");
-            t.forget(&key(1, 3));
+            assert_eq!(t.later(&key(Vni(1), 3), bad, b"", 0), Fate::Drop, "{bad:?}");
+            t.forget(&key(Vni(1), 3));
         }
         // Beyond the end, or another end.
         assert!(first(&mut t, 4, piece(0, 8, true), 0).0);
-        assert_eq!(t.later(&key(1, 4), piece(16, 8, false), b"", 0), Fate::Known((1000, 53), 17));
-        assert_eq!(t.later(&key(1, 4), piece(24, 8, true), b"", 0), Fate::Drop);
+        assert_eq!(t.later(&key(Vni(1), 4), piece(16, 8, false), b"", 0), Fate::Known((1000, 53), 17));
+        assert_eq!(t.later(&key(Vni(1), 4), piece(24, 8, true), b"", 0), Fate::Drop);
     }
 
     #[test]
     fn each_limit_is_reached_exactly_and_not_passed() {
         let limits =
             FragLimits { datagrams: 3, datagrams_tenant: 2, queued_bytes: 10, queued_bytes_datagram: 6, lifetime: 100 };
-        let later = |t: &mut FragTable, vni: u32, id: u32, p: Piece, bytes: usize, now: u64| {
+        let later = |t: &mut FragTable, vni: Vni, id: u32, p: Piece, bytes: usize, now: u64| {
             t.later(&key(vni, id), p, &vec![0; bytes], now)
         };
         let mut t = FragTable::new(limits);
-        assert_eq!(later(&mut t, 1, 1, piece(8, 8, true), 5, 0), Fate::Queued);
-        assert_eq!(later(&mut t, 1, 1, piece(16, 8, true), 1, 0), Fate::Queued);
-        assert_eq!(later(&mut t, 1, 2, piece(8, 8, true), 4, 0), Fate::Queued);
+        assert_eq!(later(&mut t, Vni(1), 1, piece(8, 8, true), 5, 0), Fate::Queued);
+        assert_eq!(later(&mut t, Vni(1), 1, piece(16, 8, true), 1, 0), Fate::Queued);
+        assert_eq!(later(&mut t, Vni(1), 2, piece(8, 8, true), 4, 0), Fate::Queued);
         assert_eq!(t.queued_bytes, 10);
-        assert_eq!(later(&mut t, 1, 3, piece(8, 8, true), 0, 0), Fate::Drop, "two of a tenant");
-        assert_eq!(later(&mut t, 2, 3, piece(8, 8, true), 1, 0), Fate::Drop, "ten bytes in all");
-        assert_eq!(later(&mut t, 3, 3, piece(8, 8, true), 0, 0), Fate::Drop, "three datagrams");
-        assert_eq!((t.len(), t.contradicts(&key(2, 3)), t.contradicts(&key(1, 1))), (3, true, false));
+        assert_eq!(later(&mut t, Vni(1), 3, piece(8, 8, true), 0, 0), Fate::Drop, "two of a tenant");
+        assert_eq!(later(&mut t, Vni(2), 3, piece(8, 8, true), 1, 0), Fate::Drop, "ten bytes in all");
+        assert_eq!(later(&mut t, Vni(3), 3, piece(8, 8, true), 0, 0), Fate::Drop, "three datagrams");
+        assert_eq!((t.len(), t.contradicts(&key(Vni(2), 3)), t.contradicts(&key(Vni(1), 1))), (3, true, false));
         let mut lost = Vec::new();
         t.expire(99, &mut |k, frame| lost.push((k.id, frame.len())));
         assert_eq!((t.len(), lost.len()), (3, 0));
@@ -394,8 +395,8 @@ mod tests {
             (0, true, &[(1, 5), (1, 1), (2, 4)][..], 0)
         );
         // One byte more of a datagram.
-        assert_eq!(later(&mut t, 1, 1, piece(8, 8, true), 6, 200), Fate::Queued);
-        assert_eq!(later(&mut t, 1, 1, piece(16, 8, true), 1, 200), Fate::Drop);
+        assert_eq!(later(&mut t, Vni(1), 1, piece(8, 8, true), 6, 200), Fate::Queued);
+        assert_eq!(later(&mut t, Vni(1), 1, piece(16, 8, true), 1, 200), Fate::Drop);
         // The longest datagram, and one byte more.
         let mut t = FragTable::new(FragLimits::default());
         for (id, last, fits) in [
@@ -405,19 +406,19 @@ mod tests {
             (4, piece(65_528, 8, true), false),
         ] {
             assert!(first(&mut t, id, piece(0, 65_520, true), 0).0);
-            assert_eq!(t.later(&key(1, id), last, b"", 0) == Fate::Known((1000, 53), 17), fits, "{id}");
+            assert_eq!(t.later(&key(Vni(1), id), last, b"", 0) == Fate::Known((1000, 53), 17), fits, "{id}");
         }
         // So many pieces, and one more.
         assert!(first(&mut t, 9, piece(0, 8, true), 0).0);
         for n in 1..=128 {
-            let fate = t.later(&key(1, 9), piece(8 * n, 8, true), b"", 0);
+            let fate = t.later(&key(Vni(1), 9), piece(8 * n, 8, true), b"", 0);
             assert_eq!(fate == Fate::Drop, n == 128, "piece {n}");
         }
         // A call looks at four that are too old.
         let mut t = FragTable::new(FragLimits { lifetime: 100, ..FragLimits::default() });
         (0..9).for_each(|id| assert!(first(&mut t, id, piece(0, 8, true), 0).0));
-        assert!(t.admits(&key(1, 50), piece(0, 8, true), (1, 2), 99) && t.len() == 9);
-        assert!(t.admits(&key(1, 50), piece(0, 8, true), (1, 2), 100) && t.len() == 5);
+        assert!(t.admits(&key(Vni(1), 50), piece(0, 8, true), (1, 2), 99) && t.len() == 9);
+        assert!(t.admits(&key(Vni(1), 50), piece(0, 8, true), (1, 2), 100) && t.len() == 5);
         assert!(first(&mut t, 50, piece(0, 8, true), 100).0);
         assert_eq!(t.len(), 2, "four went, one came");
     }
@@ -427,20 +428,20 @@ mod tests {
         let mut t = FragTable::new(FragLimits::default());
         // The same piece, a shorter one and a longer one.
         for (id, again) in [(1, piece(0, 16, true)), (2, piece(0, 8, true)), (3, piece(0, 24, true))] {
-            assert!(t.admits(&key(1, id), piece(0, 16, true), (1000, 53), 0));
+            assert!(t.admits(&key(Vni(1), id), piece(0, 16, true), (1000, 53), 0));
             assert!(first(&mut t, id, piece(0, 16, true), 0).0);
-            assert!(!t.admits(&key(1, id), again, (1000, 54), 0));
-            assert!(t.contradicts(&key(1, id)));
+            assert!(!t.admits(&key(Vni(1), id), again, (1000, 54), 0));
+            assert!(t.contradicts(&key(Vni(1), id)));
             assert!(!first(&mut t, id, piece(0, 16, true), 0).0);
-            assert_eq!(t.later(&key(1, id), piece(16, 8, false), b"", 0), Fate::Drop);
+            assert_eq!(t.later(&key(Vni(1), id), piece(16, 8, false), b"", 0), Fate::Drop);
         }
         // A repetition is left out, and the datagram goes on.
         assert!(first(&mut t, 4, piece(0, 16, true), 0).0);
-        assert!(!t.admits(&key(1, 4), piece(0, 16, true), (1000, 53), 0));
-        assert_eq!(t.later(&key(1, 4), piece(16, 8, false), b"", 0), Fate::Known((1000, 53), 17));
+        assert!(!t.admits(&key(Vni(1), 4), piece(0, 16, true), (1000, 53), 0));
+        assert_eq!(t.later(&key(Vni(1), 4), piece(16, 8, false), b"", 0), Fate::Known((1000, 53), 17));
         // What was held for a datagram that ends is not sent.
-        assert_eq!(t.later(&key(1, 5), piece(8, 8, false), b"held", 0), Fate::Queued);
-        assert!(!t.admits(&key(1, 5), piece(0, 16, true), (1000, 53), 0), "it overlaps what is held");
+        assert_eq!(t.later(&key(Vni(1), 5), piece(8, 8, false), b"held", 0), Fate::Queued);
+        assert!(!t.admits(&key(Vni(1), 5), piece(0, 16, true), (1000, 53), 0), "it overlaps what is held");
         assert_eq!(first(&mut t, 5, piece(0, 8, true), 0), (false, vec![]));
     }
 
@@ -450,12 +451,12 @@ mod tests {
             FragLimits { datagrams: 3, datagrams_tenant: 2, queued_bytes: 20, queued_bytes_datagram: 10, lifetime: 15 };
         let mut t = FragTable::new(limits);
         let mut lost = Vec::new();
-        assert_eq!(t.later(&key(1, 1), piece(8, 8, true), &[1; 8], 0), Fate::Queued);
-        assert_eq!(t.later(&key(1, 1), piece(16, 8, true), &[2; 8], 0), Fate::Drop, "bytes of a datagram");
-        assert_eq!(t.later(&key(1, 2), piece(8, 8, true), &[3; 8], 1), Fate::Queued);
-        assert_eq!(t.later(&key(1, 3), piece(8, 8, true), &[4; 8], 1), Fate::Drop, "datagrams of a tenant");
-        assert_eq!(t.later(&key(2, 3), piece(8, 8, true), &[5; 8], 1), Fate::Drop, "bytes of all");
-        assert_eq!(t.later(&key(3, 3), piece(8, 8, true), &[], 1), Fate::Drop, "datagrams");
+        assert_eq!(t.later(&key(Vni(1), 1), piece(8, 8, true), &[1; 8], 0), Fate::Queued);
+        assert_eq!(t.later(&key(Vni(1), 1), piece(16, 8, true), &[2; 8], 0), Fate::Drop, "bytes of a datagram");
+        assert_eq!(t.later(&key(Vni(1), 2), piece(8, 8, true), &[3; 8], 1), Fate::Queued);
+        assert_eq!(t.later(&key(Vni(1), 3), piece(8, 8, true), &[4; 8], 1), Fate::Drop, "datagrams of a tenant");
+        assert_eq!(t.later(&key(Vni(2), 3), piece(8, 8, true), &[5; 8], 1), Fate::Drop, "bytes of all");
+        assert_eq!(t.later(&key(Vni(3), 3), piece(8, 8, true), &[], 1), Fate::Drop, "datagrams");
         t.expire(15, &mut |k, f| lost.push((k.id, f[0])));
         assert_eq!((lost.as_slice(), t.len()), (&[(1, 1)][..], 2));
         t.expire(16, &mut |k, f| lost.push((k.id, f[0])));
@@ -469,7 +470,7 @@ mod tests {
         let mut t = FragTable::new(FragLimits::default());
         let open = |t: &mut FragTable, id: u32, now: u64| assert!(first(t, id, piece(0, 8, true), now).0);
         let close = |t: &mut FragTable, id: u32| {
-            assert_eq!(t.later(&key(1, id), piece(8, 8, false), b"", 0), Fate::Known((1000, 53), 17))
+            assert_eq!(t.later(&key(Vni(1), id), piece(8, 8, false), b"", 0), Fate::Known((1000, 53), 17))
         };
         (0..3).for_each(|id| open(&mut t, 1000 + id, 0));
         for n in 1..=67u32 {
@@ -507,7 +508,7 @@ mod tests {
         };
         let mut t = FragTable::new(limits);
         for now in 0..100_000 {
-            let k = key(rng.random_range(0..4), rng.random_range(0..40));
+            let k = key(Vni(rng.random_range(0..4)), rng.random_range(0..40));
             let p = piece(rng.random_range(0..6) * 8, rng.random_range(0..3) * 8, rng.random());
             let _ = match p.offset {
                 0 => t.first(&k, p, (1, 2), now / 10, &mut |_| {}),

@@ -2,7 +2,7 @@
 //! The two keys of a session as the words that records hold and hashes take (layout: `abi::session`).
 
 use crate::{Direction, Owner};
-use abi::hash3;
+use abi::{hash3, Vni};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -29,15 +29,15 @@ fn ports(local: u16, remote: u16) -> u64 {
     u64::from(local) << 16 | u64::from(remote)
 }
 
-fn words4(vni: u32, proto: u8, local: u32, local_port: u16, remote: u32, remote_port: u16) -> [u64; 2] {
+fn words4(vni: Vni, proto: u8, local: u32, local_port: u16, remote: u32, remote_port: u16) -> [u64; 2] {
     [
-        u64::from(vni & 0xff_ffff) << 40 | u64::from(proto) << 32 | u64::from(local),
+        u64::from(vni.0 & 0xff_ffff) << 40 | u64::from(proto) << 32 | u64::from(local),
         u64::from(remote) << 32 | ports(local_port, remote_port),
     ]
 }
 
-fn words6(vni: u32, proto: u8, local: u128, local_port: u16, remote: u128, remote_port: u16) -> [u64; 5] {
-    let first = u64::from(vni & 0xff_ffff) << 40 | u64::from(proto) << 32 | ports(local_port, remote_port);
+fn words6(vni: Vni, proto: u8, local: u128, local_port: u16, remote: u128, remote_port: u16) -> [u64; 5] {
+    let first = u64::from(vni.0 & 0xff_ffff) << 40 | u64::from(proto) << 32 | ports(local_port, remote_port);
     [first, (local >> 64) as u64, local as u64, (remote >> 64) as u64, remote as u64]
 }
 
@@ -123,20 +123,20 @@ common!(OuterKey, 1);
 impl InnerKey {
     /// An IPv4 key.
     #[inline(always)]
-    pub fn v4(vni: u32, proto: u8, vm: u32, vm_port: u16, remote: u32, remote_port: u16) -> InnerKey {
+    pub fn v4(vni: Vni, proto: u8, vm: u32, vm_port: u16, remote: u32, remote_port: u16) -> InnerKey {
         InnerKey::V4(words4(vni, proto, vm, vm_port, remote, remote_port))
     }
 
     /// An IPv6 key.
     #[inline(always)]
-    pub fn v6(vni: u32, proto: u8, vm: u128, vm_port: u16, remote: u128, remote_port: u16) -> InnerKey {
+    pub fn v6(vni: Vni, proto: u8, vm: u128, vm_port: u16, remote: u128, remote_port: u16) -> InnerKey {
         InnerKey::V6(words6(vni, proto, vm, vm_port, remote, remote_port))
     }
 
     /// VNI.
     #[inline(always)]
-    pub fn vni(&self) -> u32 {
-        (self.first() >> 40) as u32
+    pub fn vni(&self) -> Vni {
+        Vni((self.first() >> 40) as u32)
     }
 
     /// Address of the VM.
@@ -164,13 +164,13 @@ impl OuterKey {
     /// An IPv4 key.
     #[inline(always)]
     pub fn v4(proto: u8, public: u32, public_port: u16, remote: u32, remote_port: u16) -> OuterKey {
-        OuterKey::V4(words4(0, proto, public, public_port, remote, remote_port))
+        OuterKey::V4(words4(Vni(0), proto, public, public_port, remote, remote_port))
     }
 
     /// An IPv6 key.
     #[inline(always)]
     pub fn v6(proto: u8, public: u128, public_port: u16, remote: u128, remote_port: u16) -> OuterKey {
-        OuterKey::V6(words6(0, proto, public, public_port, remote, remote_port))
+        OuterKey::V6(words6(Vni(0), proto, public, public_port, remote, remote_port))
     }
 
     /// Public address.
@@ -179,8 +179,8 @@ impl OuterKey {
     }
 
     /// Of a pair: the other end's VNI.
-    pub fn vni_bits(&self) -> u32 {
-        (self.first() >> 40) as u32
+    pub fn vni_bits(&self) -> Vni {
+        Vni((self.first() >> 40) as u32)
     }
 
     /// Public port (ICMP echo: the identifier outside).
@@ -191,14 +191,14 @@ impl OuterKey {
 }
 
 /// One end of a connection inside: VNI, address, port.
-pub type End = (u32, IpAddr, u16);
+pub type End = (Vni, IpAddr, u16);
 
 /// The one key of a pair of ends inside, whichever of them sends: the lower end (by address, then VNI, then port) stands as the VM
 /// of an inner key, and the other end's VNI beside it. For ICMP echo the identifier is the lower end's port both ways.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PairKey {
     pub(crate) inner: InnerKey,
-    pub(crate) other: u32,
+    pub(crate) other: Vni,
 }
 
 impl PairKey {
@@ -226,17 +226,17 @@ impl PairKey {
     /// The key of a packet between a server behind a wire and anybody: the server's end stands as the VM, whatever its address, and
     /// the other one has no VNI, so that a packet that passes two inline pairs of a node has a session on each. `ports`: the
     /// server's, the other's (an echo identifier is the server's). None if the families differ.
-    pub fn of_server(proto: u8, vni: u32, server: IpAddr, remote: IpAddr, ports: (u16, u16)) -> Option<PairKey> {
+    pub fn of_server(proto: u8, vni: Vni, server: IpAddr, remote: IpAddr, ports: (u16, u16)) -> Option<PairKey> {
         let inner = match (server, remote) {
             (IpAddr::V4(a), IpAddr::V4(b)) => InnerKey::v4(vni, proto, a.to_bits(), ports.0, b.to_bits(), ports.1),
             (IpAddr::V6(a), IpAddr::V6(b)) => InnerKey::v6(vni, proto, a.to_bits(), ports.0, b.to_bits(), ports.1),
             _ => return None,
         };
-        Some(PairKey { inner, other: 0 })
+        Some(PairKey { inner, other: Vni(0) })
     }
 
     /// A pair of which the lower end is the VM of this inner key, and the other end is in this VPC.
-    pub fn with(inner: InnerKey, other: u32) -> PairKey {
+    pub fn with(inner: InnerKey, other: Vni) -> PairKey {
         PairKey { inner, other }
     }
 
@@ -246,13 +246,13 @@ impl PairKey {
     }
 
     /// VNI of the other end.
-    pub fn other(&self) -> u32 {
+    pub fn other(&self) -> Vni {
         self.other
     }
 
     /// What stands in place of the outer key of such a session.
     pub fn outer(&self) -> OuterKey {
-        let bits = u64::from(self.other & 0xff_ffff) << 40;
+        let bits = u64::from(self.other.0 & 0xff_ffff) << 40;
         match self.inner.untranslated() {
             OuterKey::V4(w) => OuterKey::V4([w[0] | bits, w[1]]),
             OuterKey::V6(w) => OuterKey::V6([w[0] | bits, w[1], w[2], w[3], w[4]]),
@@ -266,7 +266,7 @@ impl PairKey {
 
     /// Of a pair's session: its inner key, and what stands in place of its outer key.
     pub fn of_session(inner: InnerKey, outer: &OuterKey) -> PairKey {
-        PairKey { inner, other: (outer.first() >> 40) as u32 }
+        PairKey { inner, other: Vni((outer.first() >> 40) as u32) }
     }
 
     /// The hash that chooses buckets and tag.

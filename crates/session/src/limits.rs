@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What sessions may take: timeouts, quotas, sizes.
 
+use abi::Vni;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 use std::time::Duration;
 
@@ -174,7 +175,7 @@ impl Default for TenantLimits {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TenantStats {
     /// VNI.
-    pub vni: u32,
+    pub vni: Vni,
     /// Sessions now.
     pub sessions: u32,
     /// Half-open sessions now.

@@ -7,7 +7,7 @@
 
 use crate::limits::{Life, Lives};
 use crate::{OwnTimeouts, SessionInfo, TenantLimits, TenantStats};
-use abi::Mix;
+use abi::{Mix, Vni};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasher;
@@ -22,9 +22,9 @@ const QUEUE_MAX: usize = 1024;
 const QUEUE_SLACK: usize = 256;
 
 /// A VM: VNI and address, IPv4 in the lower 32 bits with bit 32 set (no IPv6 address of a VM looks so).
-pub(crate) type Vm = (u32, u128);
+pub(crate) type Vm = (Vni, u128);
 
-pub(crate) fn vm_of(vni: u32, addr: IpAddr) -> Vm {
+pub(crate) fn vm_of(vni: Vni, addr: IpAddr) -> Vm {
     match addr {
         IpAddr::V4(a) => (vni, 1 << 32 | u128::from(u32::from(a))),
         IpAddr::V6(a) => (vni, a.into()),
@@ -43,7 +43,7 @@ pub(crate) enum Limit {
 /// One tenant. What every session asks for, when it begins and when it ends, lies in the first line.
 #[repr(C, align(64))]
 pub(crate) struct Tenant {
-    pub(crate) vni: u32,
+    pub(crate) vni: Vni,
     limits: [AtomicU32; 3],
     pub(crate) sessions: AtomicU32,
     pub(crate) half_open: AtomicU32,
@@ -62,7 +62,7 @@ pub(crate) struct Tenant {
 const _: () = assert!(std::mem::offset_of!(Tenant, refused) == 64);
 
 impl Tenant {
-    fn new(vni: u32, limits: &TenantLimits) -> Tenant {
+    fn new(vni: Vni, limits: &TenantLimits) -> Tenant {
         let limits = [limits.sessions, limits.vm_sessions, limits.half_open].map(AtomicU32::new);
         Tenant {
             vni,
@@ -163,13 +163,13 @@ impl Tenants {
         Tenants { chunks: (0..(1 << 24) / CHUNK).map(|_| OnceLock::new()).collect() }
     }
 
-    fn get(&self, vni: u32) -> Option<&Tenant> {
-        let vni = vni as usize & 0xff_ffff;
+    fn get(&self, vni: Vni) -> Option<&Tenant> {
+        let vni = vni.0 as usize & 0xff_ffff;
         self.chunks[vni / CHUNK].get()?[vni % CHUNK].get().map(|t| &**t)
     }
 
-    fn get_or_make(&self, vni: u32, default: &TenantLimits) -> &Tenant {
-        let at = vni as usize & 0xff_ffff;
+    fn get_or_make(&self, vni: Vni, default: &TenantLimits) -> &Tenant {
+        let at = vni.0 as usize & 0xff_ffff;
         let chunk = self.chunks[at / CHUNK].get_or_init(|| (0..CHUNK).map(|_| OnceLock::new()).collect());
         chunk[at % CHUNK].get_or_init(|| Box::new(Tenant::new(vni, default)))
     }
@@ -271,7 +271,7 @@ impl Quotas {
     }
 
     /// The tenant; made when it is first asked for.
-    pub(crate) fn tenant(&self, vni: u32) -> &Tenant {
+    pub(crate) fn tenant(&self, vni: Vni) -> &Tenant {
         match self.tenants.get(vni) {
             Some(tenant) => tenant,
             None => self.tenants.get_or_make(vni, &self.default()),
@@ -291,17 +291,17 @@ impl Quotas {
     }
 
     /// The tenant, if it was ever asked for.
-    pub(crate) fn known(&self, vni: u32) -> Option<&Tenant> {
+    pub(crate) fn known(&self, vni: Vni) -> Option<&Tenant> {
         self.tenants.get(vni)
     }
 
-    pub(crate) fn set(&self, vni: u32, limits: Option<TenantLimits>) {
+    pub(crate) fn set(&self, vni: Vni, limits: Option<TenantLimits>) {
         let (tenant, default) = (self.tenant(vni), self.default());
         tenant.own_limits.store(limits.is_some(), Relaxed);
         tenant.set(&limits.unwrap_or(*default));
     }
 
-    pub(crate) fn set_own(&self, vni: u32, own: &OwnTimeouts) {
+    pub(crate) fn set_own(&self, vni: Vni, own: &OwnTimeouts) {
         self.tenant(vni).set_own(own);
     }
 
@@ -327,7 +327,7 @@ impl Quotas {
     }
 
     /// Asks for what ends and timeouts need of a tenant.
-    pub(crate) fn prefetch_tenant(&self, vni: u32) {
+    pub(crate) fn prefetch_tenant(&self, vni: Vni) {
         if let Some(tenant) = self.known(vni) {
             crate::prefetch_address(tenant as *const Tenant as usize);
         }
@@ -431,7 +431,7 @@ impl Quotas {
         all
     }
 
-    pub(crate) fn stats_of(&self, vni: u32) -> Option<TenantStats> {
+    pub(crate) fn stats_of(&self, vni: Vni) -> Option<TenantStats> {
         self.known(vni).map(Tenant::stats)
     }
 }
@@ -462,7 +462,7 @@ mod tests {
     /// A tenant has a table of its own timeouts once it had one, and returns to the node's with zeroes.
     #[test]
     fn own_timeouts_are_made_when_there_are_any_and_go_back_to_none() {
-        let tenant = Tenant::new(7, &TenantLimits::default());
+        let tenant = Tenant::new(Vni(7), &TenantLimits::default());
         tenant.set_own(&[0; 10]);
         assert!(tenant.own.get().is_none());
         tenant.set_own(&[0, 0, 0, 0, 0, 0, 5, 0, 0, 0]);
@@ -495,7 +495,7 @@ mod tests {
                 0 => IpAddr::V6(u128::from(rng.random_range(0..50u32)).into()),
                 _ => IpAddr::V4(rng.random_range(0..3000u32).into()),
             };
-            let vm = vm_of(rng.random_range(1..4), addr);
+            let vm = vm_of(Vni(rng.random_range(1..4)), addr);
             let tenant = quotas.tenant(vm.0);
             let n = twin.entry(vm).or_insert(0);
             if rng.random() {

@@ -185,7 +185,7 @@ impl Record<'_> {
     pub fn outer(&self) -> OuterKey {
         let inner = self.inner();
         if self.owner() == Owner::Filter {
-            let other = (self.line.cell(OUTER).load(Ordering::Acquire) >> 40) as u32;
+            let other = Vni((self.line.cell(OUTER).load(Ordering::Acquire) >> 40) as u32);
             return PairKey { inner, other }.outer();
         }
         match inner {

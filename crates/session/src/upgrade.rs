@@ -68,7 +68,7 @@ impl OldMemory<'_> {
             let addr = |name: &str| self.get(base + line, "SessionAddresses", name, 8);
             InnerKey::V6([first, addr("vm_hi")?, addr("vm_lo")?, addr("remote_hi")?, addr("remote_lo")?])
         };
-        let pair = PairKey { inner, other: (outer >> 40) as u32 };
+        let pair = PairKey { inner, other: Vni((outer >> 40) as u32) };
         let outer_key = match inner {
             _ if Owner::of(state) == Owner::Filter => pair.outer(),
             InnerKey::V4(w) => {

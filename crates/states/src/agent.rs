@@ -18,6 +18,7 @@ use crate::{
     judge, step, Direction, Error, Exact, Fsm, Key, Kind, Recovered, State, StateTable, Step, Verdict, WordMemory,
     Writes,
 };
+use abi::Vni;
 use session::coarse;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -281,7 +282,7 @@ pub struct Agent<T> {
     pub(crate) table: T,
     timeouts: Timeouts,
     hand: u64,
-    tenants: HashMap<u32, TenantUse>,
+    tenants: HashMap<Vni, TenantUse>,
     opening_max: u64,
     judged_by: u64,
     /// Connections that ended since they were last asked for; none: nobody asks.
@@ -336,12 +337,12 @@ impl<T: Writes> Agent<T> {
     }
 
     /// Connections of a tenant.
-    pub fn tenant(&self, vni: u32) -> TenantUse {
+    pub fn tenant(&self, vni: Vni) -> TenantUse {
         self.tenants.get(&vni).copied().unwrap_or_default()
     }
 
     /// Every tenant that has connections.
-    pub fn tenants(&self) -> impl Iterator<Item = (u32, TenantUse)> + '_ {
+    pub fn tenants(&self) -> impl Iterator<Item = (Vni, TenantUse)> + '_ {
         self.tenants.iter().map(|(vni, n)| (*vni, *n))
     }
 

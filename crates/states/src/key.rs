@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! [`Key`]: what a state table knows a connection by. Words and hashes are described in `abi::states`.
 
-use abi::{hash3, STATES_PAIR_OTHER, STATES_PAIR_V4};
+use abi::{hash3, Vni, STATES_PAIR_OTHER, STATES_PAIR_V4};
 use session::{InnerKey, PairKey};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -22,12 +22,12 @@ pub enum Key {
 
 impl Key {
     /// An IPv4 key in one VPC.
-    pub fn v4(vni: u32, proto: u8, low: u32, low_port: u16, high: u32, high_port: u16) -> Key {
+    pub fn v4(vni: Vni, proto: u8, low: u32, low_port: u16, high: u32, high_port: u16) -> Key {
         InnerKey::v4(vni, proto, low, low_port, high, high_port).into()
     }
 
     /// An IPv6 key in one VPC.
-    pub fn v6(vni: u32, proto: u8, low: u128, low_port: u16, high: u128, high_port: u16) -> Key {
+    pub fn v6(vni: Vni, proto: u8, low: u128, low_port: u16, high: u128, high_port: u16) -> Key {
         InnerKey::v6(vni, proto, low, low_port, high, high_port).into()
     }
 
@@ -47,14 +47,14 @@ impl Key {
     }
 
     /// VNI of the lower end.
-    pub fn vni(&self) -> u32 {
-        (self.first() >> 40) as u32
+    pub fn vni(&self) -> Vni {
+        Vni((self.first() >> 40) as u32)
     }
 
     /// VNI of the other end.
-    pub fn other_vni(&self) -> u32 {
+    pub fn other_vni(&self) -> Vni {
         match self {
-            Key::Wide(w) if w[5] & STATES_PAIR_OTHER != 0 => w[5] as u32 & 0xff_ffff,
+            Key::Wide(w) if w[5] & STATES_PAIR_OTHER != 0 => Vni(w[5] as u32 & 0xff_ffff),
             _ => self.vni(),
         }
     }
@@ -147,6 +147,7 @@ mod tests {
         for ends in [four, mapped] {
             for (vni, other) in [(1, 1), (1, 2), (2, 2), (2, 3), (0xff_fffe, 0xff_ffff)] {
                 for echo in [false, true] {
+                    let (vni, other) = (Vni(vni), Vni(other));
                     let (pair, _) = PairKey::new(6, (vni, ends[0], 7), (other, ends[1], 9), echo).unwrap();
                     let key = Key::from(&pair);
                     assert!(seen.insert(key), "{key:?} stands for two pairs");

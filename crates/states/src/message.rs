@@ -10,6 +10,7 @@ use crate::{
     Connection, Control, Direction, Ended, Fsm, Key, Kind, Outcome, Refusal, Spec, State, TableKind, TenantUse,
     Timeouts, Why,
 };
+use abi::Vni;
 
 /// Version of the messages; both sides must have the same.
 pub const VERSION: u16 = 1;
@@ -150,7 +151,7 @@ pub enum Tell {
         opening: u64,
     },
     /// Connections of a tenant; those of all tenants follow [`Tell::Records`].
-    Tenant(u32, TenantUse),
+    Tenant(Vni, TenantUse),
     /// Somebody is there.
     Pong,
 }
@@ -293,7 +294,7 @@ impl Put {
             Tell::PageEnd { ticket, next } => self.u8(10).u32(*ticket).u64(next.unwrap_or(u64::MAX)),
             Tell::Ended(e) => self.u8(11).u8(e.why as u8).connection(&e.connection).key(&e.key),
             Tell::Records { places, bytes, opening } => self.u8(12).u64(*places).u64(*bytes).u64(*opening),
-            Tell::Tenant(vni, n) => self.u8(13).u32(*vni).u64(n.connections).u64(n.opening),
+            Tell::Tenant(vni, n) => self.u8(13).u32(vni.0).u64(n.connections).u64(n.opening),
             Tell::Pong => self.u8(14),
         };
     }
@@ -402,7 +403,7 @@ impl<'a> Messages<'a> {
                 Tell::Ended(Ended { why, connection: self.connection()?, key: self.key()? })
             }
             12 => Tell::Records { places: self.u64()?, bytes: self.u64()?, opening: self.u64()? },
-            13 => Tell::Tenant(self.u32()?, TenantUse { connections: self.u64()?, opening: self.u64()? }),
+            13 => Tell::Tenant(Vni(self.u32()?), TenantUse { connections: self.u64()?, opening: self.u64()? }),
             14 => Tell::Pong,
             _ => return Err(Malformed("a message that does not exist")),
         }))

@@ -27,7 +27,7 @@ const HALF_LINES: u32 = TREE_LINES + COUNTER_LINES;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// VNI of the lower end.
-    pub vni: u32,
+    pub vni: Vni,
     /// IPv6.
     pub v6: bool,
     /// WIDTH4 or WIDTH6 bits.
@@ -62,7 +62,7 @@ impl Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Entry {
     /// VNI of the lower end.
-    pub vni: u32,
+    pub vni: Vni,
     /// IPv6.
     pub v6: bool,
     /// The prefix, of WIDTH4 or WIDTH6 bits.

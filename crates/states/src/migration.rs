@@ -14,7 +14,7 @@
 use crate::migrate::{allot, Share, Thresholds};
 use crate::migrate_tbl::{Entry, MigrateTbl, Place, WIDTH4, WIDTH6};
 use crate::prefixes::{Block, Prefixes};
-use abi::MIGRATE_ENTRIES_MAX;
+use abi::{Vni, MIGRATE_ENTRIES_MAX};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Units of a tenant and a family at most; more, and the unit becomes shorter.
@@ -87,7 +87,7 @@ type Tenant = [Family; 2];
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TenantMigration {
     /// VNI (of the lower end of a connection).
-    pub vni: u32,
+    pub vni: Vni,
     /// Its weight.
     pub weight: u32,
     /// Connections in the state table.
@@ -134,8 +134,8 @@ pub(crate) enum Next {
 pub(crate) struct Migration {
     options: MigrationOptions,
     thresholds: Thresholds,
-    weights: HashMap<u32, u32>,
-    tenants: BTreeMap<u32, Tenant>,
+    weights: HashMap<Vni, u32>,
+    tenants: BTreeMap<Vni, Tenant>,
     table: MigrateTbl,
     phase: Phase,
     /// Entries differ from what is published.
@@ -173,7 +173,7 @@ impl Migration {
     }
 
     /// Weights by VNI; 1 where nothing is said.
-    pub(crate) fn set_weights(&mut self, weights: HashMap<u32, u32>) {
+    pub(crate) fn set_weights(&mut self, weights: HashMap<Vni, u32>) {
         self.weights = weights;
     }
 
@@ -181,7 +181,7 @@ impl Migration {
         &self.table
     }
 
-    fn weight(&self, vni: u32) -> u32 {
+    fn weight(&self, vni: Vni) -> u32 {
         self.weights.get(&vni).copied().unwrap_or(1).max(1)
     }
 
@@ -372,7 +372,7 @@ impl Migration {
 
     /// θ1 is reached: the units that go.
     fn choose(&mut self) {
-        let vnis: Vec<u32> = self.tenants.keys().copied().collect();
+        let vnis: Vec<Vni> = self.tenants.keys().copied().collect();
         let shares: Vec<Share> = self
             .tenants
             .iter()
@@ -403,10 +403,10 @@ impl Migration {
         if self.away == 0 || room < (self.thresholds.begin - self.thresholds.end) / 8 && room < self.away {
             return false;
         }
-        let weights: HashMap<u32, u64> = self.tenants.keys().map(|vni| (*vni, self.weight(*vni).into())).collect();
+        let weights: HashMap<Vni, u64> = self.tenants.keys().map(|vni| (*vni, self.weight(*vni).into())).collect();
         let mut some = false;
         // (flows, VNI, family, units with the busiest last)
-        let mut waiting: Vec<(u64, u32, usize, Vec<(Block, u64)>)> = Vec::new();
+        let mut waiting: Vec<(u64, Vni, usize, Vec<(Block, u64)>)> = Vec::new();
         for (vni, tenant) in &self.tenants {
             let flows = tenant.iter().map(|f| f.fast).sum();
             for (i, family) in tenant.iter().enumerate() {
@@ -434,7 +434,7 @@ impl Migration {
     pub(crate) fn publish(&mut self) {
         let mut entries = Vec::new();
         let mut put =
-            |vni: u32, v6: usize, prefix: Block, away: bool| entries.push(Entry { vni, v6: v6 == 1, prefix, away });
+            |vni: Vni, v6: usize, prefix: Block, away: bool| entries.push(Entry { vni, v6: v6 == 1, prefix, away });
         for (vni, tenant) in &self.tenants {
             for (v6, family) in tenant.iter().enumerate() {
                 family.prefixes.entries().for_each(|p| put(*vni, v6, p, true));
@@ -461,7 +461,7 @@ impl Migration {
 
     /// Units that are only counted: those of tenants with the most connections ÷ weight first.
     fn counted(&self) -> impl Iterator<Item = Entry> + '_ {
-        let mut order: Vec<(u128, u32)> = self
+        let mut order: Vec<(u128, Vni)> = self
             .tenants
             .iter()
             .map(|(vni, t)| ((u128::from(t[0].fast + t[1].fast) << 32) / u128::from(self.weight(*vni)), *vni))
@@ -508,13 +508,13 @@ impl Migration {
 
     /// What is known of it.
     pub(crate) fn status(&self) -> MigrationStatus {
-        let tenant = |(vni, t): (&u32, &Tenant)| TenantMigration {
+        let tenant = |(vni, t): (&Vni, &Tenant)| TenantMigration {
             vni: *vni,
             weight: self.weight(*vni),
             fast: t.iter().map(|f| f.fast).sum(),
             away: t.iter().map(|f| f.away).sum(),
         };
-        let entry = |(vni, v6, f, prefix): (u32, bool, &Family, Block)| {
+        let entry = |(vni, v6, f, prefix): (Vni, bool, &Family, Block)| {
             let count = f.prefixes.sum(prefix);
             (Entry { vni, v6, prefix, away: true }, count.flows, count.bytes)
         };

@@ -17,6 +17,7 @@ use crate::{
     Connection, Control, Ended, Key, Outcome, Reader, Recovered, Refusal, Spec, State, StateTable, TenantUse, Timeouts,
     Usage,
 };
+use abi::Vni;
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -113,7 +114,7 @@ struct Link {
     out: Outbox,
     tickets: u64,
     waiting: HashMap<u64, (Arc<Completions>, Key)>,
-    tenants: HashMap<u32, usize>,
+    tenants: HashMap<Vni, usize>,
     /// Connections that the agent is to take in, how many of them it was told, and whether it was asked for its list then.
     adopt: Vec<Adopted>,
     adopted: usize,
@@ -121,7 +122,7 @@ struct Link {
     pages: HashMap<u32, Page>,
     timeouts: Timeouts,
     records: (u64, u64, u64),
-    uses: HashMap<u32, TenantUse>,
+    uses: HashMap<Vni, TenantUse>,
     recovered: Recovered,
 }
 
@@ -341,7 +342,7 @@ impl Remote {
     }
 
     /// Use of the table; the agent's records (places, bytes, connections that are not established); connections by tenant, as it last told.
-    pub(crate) fn status(&self) -> (Usage, (u64, u64, u64), Vec<(u32, TenantUse)>) {
+    pub(crate) fn status(&self) -> (Usage, (u64, u64, u64), Vec<(Vni, TenantUse)>) {
         let usage = self.table.lock().table.usage();
         let link = self.link.lock();
         (usage, link.records, link.uses.iter().map(|(vni, n)| (*vni, *n)).collect())

@@ -11,7 +11,7 @@ use crate::{
 };
 use crate::{Remote, Spec, State, StateTable, TenantUse, Timeouts, Usage, Verdict, STRAYS};
 use abi::{
-    MIGRATE_AWAY, STATES_NONE, STATES_SLOT_COUNT, STATES_SLOT_MIGRATE, STATES_SLOT_RECORDS, STATES_SLOT_TABLE,
+    Vni, MIGRATE_AWAY, STATES_NONE, STATES_SLOT_COUNT, STATES_SLOT_MIGRATE, STATES_SLOT_RECORDS, STATES_SLOT_TABLE,
     STATES_UNSURE,
 };
 use parking_lot::{Mutex, MutexGuard};
@@ -399,7 +399,7 @@ impl Shared {
     }
 
     /// Weights of tenants by VNI; 1 where nothing is said.
-    pub fn set_weights(&self, weights: HashMap<u32, u32>) {
+    pub fn set_weights(&self, weights: HashMap<Vni, u32>) {
         if let Some(migration) = self.agent().ok().as_mut().and_then(|agent| agent.migration.as_mut()) {
             migration.set_weights(weights);
         }
@@ -552,7 +552,7 @@ impl Shared {
     }
 
     /// Connections of each tenant.
-    pub fn tenants(&self) -> Vec<(u32, TenantUse)> {
+    pub fn tenants(&self) -> Vec<(Vni, TenantUse)> {
         self.agent().map_or_else(|remote| remote.status().2, |agent| agent.tenants().collect())
     }
 

@@ -5,6 +5,7 @@
 //!
 //! `cargo run --release -p tables --example lpm_bench` (CPU time of the thread; medians of 7).
 
+use abi::Vni;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
@@ -318,7 +319,7 @@ fn tree(routes: &[Flat], v6: bool) -> (Writer, f64) {
     let memory: Arc<dyn Memory> = Arc::new(HeapMemory::new().unwrap());
     let mut w = Writer::create(memory, WriterOptions::default()).unwrap();
     let tenant = |group: &[Flat]| TenantChange {
-        vni: group[0].0,
+        vni: Vni(group[0].0),
         settings: Some(TenantSettings::default()),
         routes: RoutesChange::Replace(
             group.iter().map(|r| Route { prefix: prefix(v6, r.1, r.2), target: target(r.3) }).collect(),
@@ -398,7 +399,7 @@ fn run<B: Bucket>(name: &str, v6: bool, vpcs: u32, each: u32) {
     let t = w.tables();
     let guard = t.enter();
     let roots: Vec<u32> =
-        (0..=vpcs).map(|v| t.tenant(v).map_or(0, |t| if v6 { t.root6() } else { t.root4() })).collect();
+        (0..=vpcs).map(|v| t.tenant(Vni(v)).map_or(0, |t| if v6 { t.root6() } else { t.root4() })).collect();
     let tree_look = |p: &(u32, u128)| {
         u64::from(if v6 {
             t.route6(roots[p.0 as usize], ((p.1 >> 64) as u64, p.1 as u64))
@@ -416,8 +417,8 @@ fn run<B: Bucket>(name: &str, v6: bool, vpcs: u32, each: u32) {
     };
     let start = cpu();
     for c in &changes {
-        w.commit(&delta(c.0, vec![prefix(v6, c.1, c.2)], vec![])).unwrap();
-        w.commit(&delta(c.0, vec![], vec![Route { prefix: prefix(v6, c.1, c.2), target: target(c.3) }])).unwrap();
+        w.commit(&delta(Vni(c.0), vec![prefix(v6, c.1, c.2)], vec![])).unwrap();
+        w.commit(&delta(Vni(c.0), vec![], vec![Route { prefix: prefix(v6, c.1, c.2), target: target(c.3) }])).unwrap();
     }
     let update = (cpu() - start) * 1e6 / (2 * changes.len()) as f64;
     rows.push(Row { layout: "interval tree", build, one, batch, bytes, update });

@@ -5,6 +5,7 @@
 //! `cargo run --release -p tables --example table_bench [vpcs] [routes per VPC] [VMs per VPC] [NCs] [load]`
 //! (default 100000 10 10 10000: 1M routes and 1M VMs).
 
+use abi::Vni;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::net::{IpAddr, Ipv4Addr};
@@ -47,7 +48,7 @@ fn vpc(rng: &mut ChaCha8Rng, i: u32, vpcs: u32, routes: u32, vms: u32, ncs: u32)
     for n in 0..routes {
         let target = match n % 5 {
             0 | 1 => Target::Local,
-            2 => Target::Peer(rng.next_u32() % vpcs + 1),
+            2 => Target::Peer(Vni(rng.next_u32() % vpcs + 1)),
             3 => Target::Internet,
             _ => Target::Blackhole,
         };
@@ -76,7 +77,7 @@ fn vpc(rng: &mut ChaCha8Rng, i: u32, vpcs: u32, routes: u32, vms: u32, ncs: u32)
         extra_ncs: Vec::new(),
     };
     TenantChange {
-        vni: i + 1,
+        vni: Vni(i + 1),
         settings: Some(settings),
         delete: false,
         routes: RoutesChange::Replace(list),
@@ -141,7 +142,7 @@ fn merge(rng: &mut ChaCha8Rng) {
     w.settle();
     let add = |_| (0..1000).map(|n| Route { prefix: v4(0x0c00_0000 | n << 9, 24), target: Target::Internet }).collect();
     let change = |i: u32| TenantChange {
-        vni: i + 1,
+        vni: Vni(i + 1),
         routes: RoutesChange::Delta { remove: Vec::new(), add: add(i) },
         ..Default::default()
     };
@@ -158,7 +159,7 @@ fn merge(rng: &mut ChaCha8Rng) {
     );
 }
 
-fn delta(vni: u32, n: u32, target: Target) -> TenantChange {
+fn delta(vni: Vni, n: u32, target: Target) -> TenantChange {
     let add = vec![Route { prefix: v4(0x0c00_0000 | n << 8, 24), target }];
     TenantChange { vni, routes: RoutesChange::Delta { remove: Vec::new(), add }, ..Default::default() }
 }
@@ -168,7 +169,7 @@ fn churn(w: &mut Writer, rng: &mut ChaCha8Rng, vpcs: u32) {
     for i in 0..20_000 {
         let target = if i % 2 == 0 { Target::Blackhole } else { Target::Internet };
         let one = Commit {
-            tenants: vec![delta(rng.next_u32() % vpcs + 1, rng.next_u32() % 4, target)],
+            tenants: vec![delta(Vni(rng.next_u32() % vpcs + 1), rng.next_u32() % 4, target)],
             ..Default::default()
         };
         let start = Clock::now();
@@ -182,7 +183,7 @@ fn churn(w: &mut Writer, rng: &mut ChaCha8Rng, vpcs: u32) {
     println!("one route: median {:.2} us, p99 {:.2} us, worst {:.0} us", times[10_000], times[19_800], times[19_999]);
     let start = Clock::now();
     for _ in 0..100 {
-        let mut vnis: Vec<u32> = (0..1000).map(|_| rng.next_u32() % vpcs + 1).collect();
+        let mut vnis: Vec<Vni> = (0..1000).map(|_| Vni(rng.next_u32() % vpcs + 1)).collect();
         vnis.sort_unstable();
         vnis.dedup();
         let tenants = vnis.iter().map(|v| delta(*v, rng.next_u32() % 8, Target::Line)).collect();
@@ -192,11 +193,11 @@ fn churn(w: &mut Writer, rng: &mut ChaCha8Rng, vpcs: u32) {
     println!("100 commits of 1000 routes: {:.0} changes a second", 1e5 / start.cpu());
     let start = Clock::now();
     for round in 0..100u32 {
-        let mut vnis: Vec<u32> = (0..1000).map(|_| rng.next_u32() % vpcs + 1).collect();
+        let mut vnis: Vec<Vni> = (0..1000).map(|_| Vni(rng.next_u32() % vpcs + 1)).collect();
         vnis.sort_unstable();
         vnis.dedup();
-        let vm = |vni: u32| VmSpec {
-            mac: 0x0200_0000_0000 | u64::from(vni - 1) << 20,
+        let vm = |vni: Vni| VmSpec {
+            mac: 0x0200_0000_0000 | u64::from(vni.0 - 1) << 20,
             ipv4: Some(0x0b00_0000 + round),
             ipv6: None,
             more: Vec::new(),
@@ -215,7 +216,7 @@ fn churn(w: &mut Writer, rng: &mut ChaCha8Rng, vpcs: u32) {
 fn lookups(w: &Writer, commit: &Commit, rng: &mut ChaCha8Rng) {
     let tables = w.tables();
     let _guard = tables.enter();
-    let packets: Vec<(u32, u32, u32)> = (0..1 << 20)
+    let packets: Vec<(Vni, u32, u32)> = (0..1 << 20)
         .map(|_| {
             let t = &commit.tenants[rng.next_u32() as usize % commit.tenants.len()];
             let vm = &t.vm_add[rng.next_u32() as usize % t.vm_add.len()];
@@ -223,7 +224,7 @@ fn lookups(w: &Writer, commit: &Commit, rng: &mut ChaCha8Rng) {
             (t.vni, vm.ipv4.unwrap(), nc.to_bits())
         })
         .collect();
-    let run = |what: &str, f: &mut dyn FnMut(&[(u32, u32, u32)]) -> u64| {
+    let run = |what: &str, f: &mut dyn FnMut(&[(Vni, u32, u32)]) -> u64| {
         let mut times: Vec<f64> = Vec::new();
         let mut found = 0;
         for _ in 0..7 {
@@ -235,31 +236,33 @@ fn lookups(w: &Writer, commit: &Commit, rng: &mut ChaCha8Rng) {
         println!("{what}: {:.1} ns a packet (found {found})", times[3]);
     };
     run("VM-NC lookup, batch of 64", &mut |batch| {
-        batch.iter().for_each(|p| tables.prefetch_vm4(p.0, p.1));
-        batch.iter().filter(|p| tables.vm4(p.0, p.1, 0).is_some()).count() as u64
+        batch.iter().for_each(|p| tables.prefetch_vm4(Vni(p.0 .0), p.1));
+        batch.iter().filter(|p| tables.vm4(Vni(p.0 .0), p.1, 0).is_some()).count() as u64
     });
     run("VM-NC lookup, one by one", &mut |batch| {
-        batch.iter().filter(|p| tables.vm4(p.0, p.1, 0).is_some()).count() as u64
+        batch.iter().filter(|p| tables.vm4(Vni(p.0 .0), p.1, 0).is_some()).count() as u64
     });
     run("tenant, member, VM-NC, batch of 64", &mut |batch| {
         for p in batch {
-            tables.prefetch_tenant(p.0);
-            tables.prefetch_member4(p.0, p.2);
-            tables.prefetch_vm4(p.0, p.1);
+            tables.prefetch_tenant(Vni(p.0 .0));
+            tables.prefetch_member4(Vni(p.0 .0), p.2);
+            tables.prefetch_vm4(Vni(p.0 .0), p.1);
         }
         let mut n = 0;
         for p in batch {
-            if let Some(t) = tables.tenant(p.0) {
-                n += u64::from(tables.may_send4(p.0, p.2) && tables.vm4(p.0, p.1, t.generation()).is_some());
+            if let Some(t) = tables.tenant(Vni(p.0 .0)) {
+                n += u64::from(
+                    tables.may_send4(Vni(p.0 .0), p.2) && tables.vm4(Vni(p.0 .0), p.1, t.generation()).is_some(),
+                );
             }
         }
         n
     });
     run("tenant, route tree, batch of 64", &mut |batch| {
-        batch.iter().for_each(|p| tables.prefetch_tenant(p.0));
+        batch.iter().for_each(|p| tables.prefetch_tenant(Vni(p.0 .0)));
         let mut walks = [None; 64];
         for (walk, p) in walks.iter_mut().zip(batch) {
-            *walk = tables.tenant(p.0).and_then(|t| Walk::begin(t.root4()));
+            *walk = tables.tenant(Vni(p.0 .0)).and_then(|t| Walk::begin(t.root4()));
             for w in walk.iter() {
                 tables.prefetch_line(w.line());
                 tables.prefetch_line(w.second_line());

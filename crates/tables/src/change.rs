@@ -6,9 +6,6 @@ pub use abi::Prefix;
 use abi::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A VXLAN network identifier, 24 bits.
-pub type Vni = u32;
-
 /// Where a route leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Target {

@@ -285,12 +285,12 @@ impl Tables {
 
     /// Counts a drop that is attributed to a VNI. False if its neighbourhood in the table is full: then the caller
     /// counts `drop_overflow` ([`Tables::count_drop_overflow`]).
-    pub fn count_drop(&self, vni: u32, reason: DropReason) -> bool {
+    pub fn count_drop(&self, vni: Vni, reason: DropReason) -> bool {
         self.add_drops(vni, reason, 1)
     }
 
     /// Adds drops that were counted elsewhere (by tables of another layout).
-    pub fn add_drops(&self, vni: u32, reason: DropReason, n: u64) -> bool {
+    pub fn add_drops(&self, vni: Vni, reason: DropReason, n: u64) -> bool {
         let key = drop_key(vni, reason);
         for line in self.drop_lines(key) {
             for pair in 0..4 {
@@ -327,7 +327,7 @@ impl Tables {
     }
 
     /// Drops of one VNI for one reason.
-    pub fn drop_count(&self, vni: u32, reason: DropReason) -> u64 {
+    pub fn drop_count(&self, vni: Vni, reason: DropReason) -> u64 {
         let key = drop_key(vni, reason);
         for line in self.drop_lines(key) {
             let bucket = self.lines.at(line);
@@ -341,7 +341,7 @@ impl Tables {
     }
 
     /// Every drop counter: VNI, reason, packets.
-    pub fn drop_counts(&self) -> Vec<(u32, DropReason, u64)> {
+    pub fn drop_counts(&self) -> Vec<(Vni, DropReason, u64)> {
         let word = self.root.get(root!(drops));
         let (first, buckets) = (word as u32, (word >> TABLE_REF_BUCKETS_SHIFT) as u32);
         let mut out = Vec::new();
@@ -350,7 +350,7 @@ impl Tables {
             for pair in 0..4 {
                 let key = bucket.word(pair * 2);
                 if let (1, Some(reason)) = (key & 0xff, DropReason::from_number((key >> 8) as u8)) {
-                    out.push(((key >> 16) as u32, reason, bucket.word(pair * 2 + 1)));
+                    out.push((Vni((key >> 16) as u32), reason, bucket.word(pair * 2 + 1)));
                 }
             }
         }
@@ -358,7 +358,7 @@ impl Tables {
     }
 }
 
-fn drop_key(vni: u32, reason: DropReason) -> u64 {
+fn drop_key(vni: Vni, reason: DropReason) -> u64 {
     u64::from(vni) << 16 | u64::from(reason as u8) << 8 | 1
 }
 

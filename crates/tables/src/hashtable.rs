@@ -519,20 +519,20 @@ impl HashTable {
     // ---- the table of tenants ----
 
     /// Where the entry of a VPC is.
-    pub(crate) fn find_tenant(&self, store: &Store, vni: u32) -> Option<Place> {
+    pub(crate) fn find_tenant(&self, store: &Store, vni: Vni) -> Option<Place> {
         let key = u64::from(vni) << TENANT_VNI_SHIFT | TENANT_VALID;
         self.scan(store, tenant_hash(store, vni), |word, _| (word ^ key) & TENANT_KEY_MASK == 0).map(|(place, _)| place)
     }
 
     /// A slot that held the entry of a VPC and may not be refilled yet.
-    pub(crate) fn find_dead_tenant(&self, store: &Store, vni: u32) -> Option<Place> {
+    pub(crate) fn find_dead_tenant(&self, store: &Store, vni: Vni) -> Option<Place> {
         let key = u64::from(vni) << TENANT_VNI_SHIFT;
         let dead = |word: u64, _| word != 0 && (word ^ key) & TENANT_KEY_MASK == 0;
         self.scan(store, tenant_hash(store, vni), dead).map(|(place, _)| place)
     }
 
     /// The valid entry of a VPC whose key is not `keep`.
-    pub(crate) fn find_twin(&self, store: &Store, vni: u32, keep: u64) -> Option<Place> {
+    pub(crate) fn find_twin(&self, store: &Store, vni: Vni, keep: u64) -> Option<Place> {
         let key = u64::from(vni) << TENANT_VNI_SHIFT | TENANT_VALID;
         let twin = |word: u64, _| (word ^ key) & TENANT_KEY_MASK == 0 && word != keep;
         self.scan(store, tenant_hash(store, vni), twin).map(|(place, _)| place)
@@ -544,7 +544,7 @@ impl HashTable {
     }
 
     /// Starts to load the bucket of a VPC.
-    pub(crate) fn prefetch_tenant(&self, store: &Store, vni: u32) {
+    pub(crate) fn prefetch_tenant(&self, store: &Store, vni: Vni) {
         if self.buckets > 0 {
             store.lines.prefetch(self.bucket(tenant_hash(store, vni)));
         }
@@ -552,7 +552,7 @@ impl HashTable {
 
     /// Puts the entry of a VPC in, with PEER words: values first, then the key.
     pub(crate) fn insert_tenant(&mut self, store: &mut Store, e: &TenantEntry, words: &PeerWords) -> io::Result<Place> {
-        let place = self.empty_slot(store, tenant_hash(store, (e.key >> TENANT_VNI_SHIFT) as u32))?;
+        let place = self.empty_slot(store, tenant_hash(store, Vni((e.key >> TENANT_VNI_SHIFT) as u32)))?;
         let bucket = store.lines.at(place.line);
         bucket.set(3 + place.slot, e.roots);
         bucket.set_half(12 + place.slot, e.mac);
@@ -610,7 +610,7 @@ impl HashTable {
     pub(crate) fn find4(
         &self,
         store: &Store,
-        vni: u32,
+        vni: Vni,
         addr: u32,
         state: impl Fn(u64) -> bool,
     ) -> Option<(Place, u64)> {
@@ -624,7 +624,7 @@ impl HashTable {
     pub(crate) fn find6(
         &self,
         store: &Store,
-        vni: u32,
+        vni: Vni,
         addr: (u64, u64),
         state: impl Fn(u64) -> bool,
     ) -> Option<(Place, u64)> {
@@ -660,7 +660,7 @@ impl HashTable {
     pub(crate) fn insert6(
         &mut self,
         store: &mut Store,
-        vni: u32,
+        vni: Vni,
         addr: (u64, u64),
         state: u64,
         value: (u64, u64),
@@ -728,7 +728,7 @@ impl HashTable {
 const TENANT_KEY_MASK: u64 = u64::MAX << TENANT_VNI_SHIFT | TENANT_VALID;
 
 /// The hash by which a VPC finds its bucket.
-pub(crate) fn tenant_hash(store: &Store, vni: u32) -> u64 {
+pub(crate) fn tenant_hash(store: &Store, vni: Vni) -> u64 {
     hash1(u64::from(vni) << TENANT_VNI_SHIFT, store.salt)
 }
 

@@ -70,12 +70,12 @@ pub struct Tenant {
     /// Lower part of the gateway's MAC address.
     pub mac: u32,
     /// VNI.
-    pub vni: u32,
+    pub vni: Vni,
 }
 
 impl Tenant {
     /// No tenant.
-    pub const NONE: Tenant = Tenant { key: 0, roots: 0, mac: 0, vni: 0 };
+    pub const NONE: Tenant = Tenant { key: 0, roots: 0, mac: 0, vni: Vni(0) };
 
     /// Tenant id: where its record and its counters are.
     #[inline(always)]
@@ -374,19 +374,19 @@ impl Tables {
 
     /// Prefetches for [`Tables::tenant`].
     #[inline(always)]
-    pub fn prefetch_tenant(&self, vni: u32) {
+    pub fn prefetch_tenant(&self, vni: Vni) {
         self.tenant_bucket(vni);
     }
 
     /// Prefetches for [`Tables::may_send4`].
     #[inline(always)]
-    pub fn prefetch_member4(&self, vni: u32, src: u32) {
+    pub fn prefetch_member4(&self, vni: Vni, src: u32) {
         self.member4_bucket(vni, src);
     }
 
     /// Where the lookup of a VNI begins, prefetched; for [`Tables::tenant_from`].
     #[inline(always)]
-    pub fn tenant_bucket(&self, vni: u32) -> u32 {
+    pub fn tenant_bucket(&self, vni: Vni) -> u32 {
         let line = bucket_line(self.root.get(root!(tenants)), tenant_hash(vni, self.salt()), 2);
         self.lines.prefetch(line);
         line
@@ -395,8 +395,8 @@ impl Tables {
     /// The tenant with a VNI, from a bucket that was asked for since the reader entered. One that was created in
     /// between may be missed.
     #[inline(always)]
-    pub fn tenant_from(&self, mut at: u32, vni: u32) -> Option<Tenant> {
-        let want = u64::from(vni & 0xff_ffff) << TENANT_VNI_SHIFT | TENANT_VALID;
+    pub fn tenant_from(&self, mut at: u32, vni: Vni) -> Option<Tenant> {
+        let want = u64::from(vni.0 & 0xff_ffff) << TENANT_VNI_SHIFT | TENANT_VALID;
         let holds = |bucket: &Line, slot: usize| bucket.word(slot) & TENANT_KEY_MASK == want;
         for _ in 0..CHAIN_MAX {
             let bucket = self.at(at);
@@ -417,7 +417,7 @@ impl Tables {
 
     /// The tenant with a VNI.
     #[inline(always)]
-    pub fn tenant(&self, vni: u32) -> Option<Tenant> {
+    pub fn tenant(&self, vni: Vni) -> Option<Tenant> {
         self.tenant_from(bucket_line(self.root.get(root!(tenants)), tenant_hash(vni, self.salt()), 2), vni)
     }
 
@@ -457,32 +457,32 @@ impl Tables {
 
     /// Where the lookup of an IPv4 sender begins, prefetched; for [`Tables::may_send4_from`].
     #[inline(always)]
-    pub fn member4_bucket(&self, vni: u32, src: u32) -> u32 {
+    pub fn member4_bucket(&self, vni: Vni, src: u32) -> u32 {
         self.word_bucket(root!(members), member4_key(vni, src))
     }
 
     /// As [`Tables::may_send4`], from a bucket that was asked for since the reader entered. A sender that was added
     /// in between may be missed.
     #[inline(always)]
-    pub fn may_send4_from(&self, bucket: u32, vni: u32, src: u32) -> bool {
+    pub fn may_send4_from(&self, bucket: u32, vni: Vni, src: u32) -> bool {
         self.word_find_from::<false>(bucket, member4_key(vni, src)).is_some()
     }
 
     /// Prefetches for [`Tables::may_send6`].
     #[inline(always)]
-    pub fn prefetch_member6(&self, vni: u32, nc: u32) {
+    pub fn prefetch_member6(&self, vni: Vni, nc: u32) {
         self.prefetch_word(root!(members), member6_key(vni, nc));
     }
 
     /// Whether the NC with this IPv4 tunnel address may send for a VNI.
     #[inline(always)]
-    pub fn may_send4(&self, vni: u32, src: u32) -> bool {
+    pub fn may_send4(&self, vni: Vni, src: u32) -> bool {
         self.may_send4_from(self.member4_bucket(vni, src), vni, src)
     }
 
     /// Whether the NC with this id (an IPv6 one, see [`Tables::nc_by_addr6`]) may send for a VNI.
     #[inline(always)]
-    pub fn may_send6(&self, vni: u32, nc: u32) -> bool {
+    pub fn may_send6(&self, vni: Vni, nc: u32) -> bool {
         self.word_find::<false>(root!(members), member6_key(vni, nc)).is_some()
     }
 
@@ -495,13 +495,13 @@ impl Tables {
     /// Prefetches for [`Tables::nc_by_addr6`].
     #[inline(always)]
     pub fn prefetch_nc6(&self, addr: (u64, u64)) {
-        self.prefetch_v6(root!(nc6), 0, addr);
+        self.prefetch_v6(root!(nc6), Vni(0), addr);
     }
 
     /// Id of the NC with an IPv6 tunnel address.
     #[inline(always)]
     pub fn nc_by_addr6(&self, addr: (u64, u64)) -> Option<u32> {
-        self.v6_find(root!(nc6), 0, addr, 0).map(|(_, value)| value as u32)
+        self.v6_find(root!(nc6), Vni(0), addr, 0).map(|(_, value)| value as u32)
     }
 
     // ---- meter stage and limits ----
@@ -668,31 +668,31 @@ const TENANT_KEY_MASK: u64 = u64::MAX << TENANT_VNI_SHIFT | TENANT_VALID;
 
 /// Hash of a VNI in the table of tenants.
 #[inline(always)]
-fn tenant_hash(vni: u32, salt: u64) -> u64 {
-    hash1(u64::from(vni & 0xff_ffff) << TENANT_VNI_SHIFT, salt)
+fn tenant_hash(vni: Vni, salt: u64) -> u64 {
+    hash1(u64::from(vni.0 & 0xff_ffff) << TENANT_VNI_SHIFT, salt)
 }
 
 /// Key of `members` for an IPv4 sender.
 #[inline(always)]
-pub(crate) fn member4_key(vni: u32, src: u32) -> u64 {
+pub(crate) fn member4_key(vni: Vni, src: u32) -> u64 {
     u64::from(vni) << 40 | u64::from(src) << 8 | MEMBER_V4
 }
 
 /// Key of `members` for an NC with an IPv6 address.
 #[inline(always)]
-pub(crate) fn member6_key(vni: u32, nc: u32) -> u64 {
+pub(crate) fn member6_key(vni: Vni, nc: u32) -> u64 {
     u64::from(vni) << 40 | u64::from(nc) << 8 | MEMBER_V6
 }
 
 /// VM4_KEY without state.
 #[inline(always)]
-pub(crate) fn vm4_key(vni: u32, addr: u32) -> u64 {
+pub(crate) fn vm4_key(vni: Vni, addr: u32) -> u64 {
     u64::from(vni) << VM4_VNI_SHIFT | u64::from(addr) << VM4_ADDR_SHIFT
 }
 
 /// VM6_KEY without state; `hash` is hash3 of VNI and address.
 #[inline(always)]
-pub(crate) fn vm6_key(vni: u32, hash: u64) -> u64 {
+pub(crate) fn vm6_key(vni: Vni, hash: u64) -> u64 {
     u64::from(vni) << VM6_VNI_SHIFT | (hash & 0xffff_ffff) << VM6_TAG_SHIFT
 }
 

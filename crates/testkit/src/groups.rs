@@ -3,6 +3,7 @@
 
 use crate::lex::{CaseError, Cursor, Word};
 use crate::region::{Prefix, Region};
+use abi::Vni;
 use filter::{GroupSpec, Member, Remote, Rule, RuleDirection, SERVICE_MAX};
 use states::{MigrationOptions, Spec, TableKind};
 use std::fmt;
@@ -187,7 +188,7 @@ impl Groups {
     }
 
     /// For the filter: the members of each VPC.
-    pub fn vpcs(&self) -> Vec<(u32, Arc<Vec<Member>>)> {
+    pub fn vpcs(&self) -> Vec<(Vni, Arc<Vec<Member>>)> {
         let mut vnis: Vec<u32> = self.members.iter().map(|m| m.0).collect();
         vnis.sort_unstable();
         vnis.dedup();
@@ -196,7 +197,7 @@ impl Groups {
             groups: m.2.iter().map(|g| g.as_str().into()).collect(),
         };
         let of = |vni: u32| self.members.iter().filter(|m| m.0 == vni).map(member).collect();
-        vnis.into_iter().map(|vni| (vni, Arc::new(of(vni)))).collect()
+        vnis.into_iter().map(|vni| (Vni(vni), Arc::new(of(vni)))).collect()
     }
 
     /// Flags of a VPC's POLICY word.

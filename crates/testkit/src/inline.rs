@@ -4,6 +4,7 @@
 use crate::groups::prefix;
 use crate::lex::{CaseError, Cursor, Word};
 use crate::region::{Prefix, Region};
+use abi::Vni;
 use std::fmt;
 use tables::{InlinePort, InlineSpec};
 
@@ -55,7 +56,7 @@ impl Region {
         let port = |ifindex: u32| InlinePort { ifindex, mtu: self.port(ifindex).map_or(0, |p| p.mtu) };
         let spec = |&(server, network): &(u32, u32)| {
             let servers = self.inline.servers.iter().filter(|s| s.0 == server);
-            let servers = servers.map(|(_, vni, p)| (tables::Prefix::new_assert(p.addr, p.len), *vni)).collect();
+            let servers = servers.map(|(_, vni, p)| (tables::Prefix::new_assert(p.addr, p.len), Vni(*vni))).collect();
             InlineSpec { server: port(server), network: port(network), servers }
         };
         self.inline.pairs.iter().map(spec).collect()

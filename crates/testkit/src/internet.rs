@@ -4,7 +4,7 @@
 
 use crate::lex::{CaseError, Cursor, Word};
 use crate::region::{Prefix, Region};
-use abi::{POLICY_NAT, POLICY_PICKUP, POLICY_SOFTWARE};
+use abi::{Vni, POLICY_NAT, POLICY_PICKUP, POLICY_SOFTWARE};
 use session::nat::{ElasticSpec, ElasticUse, Filtering, Forward as ForwardSpec, NatSpec, PoolSpec, Protocol, SnatSpec};
 use session::TenantLimits;
 use std::collections::BTreeMap;
@@ -294,7 +294,7 @@ impl Internet {
         let mut elastics: Vec<ElasticSpec> = Vec::new();
         for e in &self.elastics {
             let usage = ElasticUse::Vm(e.vm.to_bits());
-            elastics.push(ElasticSpec { addr: e.addr.to_bits(), vni: e.vni, usage });
+            elastics.push(ElasticSpec { addr: e.addr.to_bits(), vni: Vni(e.vni), usage });
         }
         let mut forwards = BTreeMap::<(u32, u32), Vec<ForwardSpec>>::new();
         for w in &self.forwards {
@@ -303,7 +303,7 @@ impl Internet {
             let spec = ForwardSpec { protocol, first, last, vm_addr: w.vm.0.to_bits(), vm_port: w.vm.1 };
             forwards.entry((w.addr.to_bits(), w.vni)).or_default().push(spec);
         }
-        let list = |((addr, vni), list)| ElasticSpec { addr, vni, usage: ElasticUse::Forwards(list) };
+        let list = |((addr, vni), list)| ElasticSpec { addr, vni: Vni(vni), usage: ElasticUse::Forwards(list) };
         elastics.extend(forwards.into_iter().map(list));
         NatSpec { pools, snats, elastics }
     }
@@ -318,7 +318,7 @@ impl Internet {
             IpAddr::V4(_) => (1, 0),
         };
         SnatSpec {
-            vni: s.vni,
+            vni: Vni(s.vni),
             pools: s.pools.iter().filter_map(at).collect(),
             filtering: if s.independent { Filtering::EndpointIndependent } else { Filtering::AddressAndPortDependent },
             ipv6_inbound: s.independent,

@@ -5,6 +5,7 @@
 //! cases and the differential test exercise the writer's replacing and removing as well.
 
 use crate::region::*;
+use abi::Vni;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -97,7 +98,7 @@ impl Loader {
             let same =
                 before.is_some_and(|b| b.routes == v.routes) && old == new && self.region.groups == region.groups;
             if policy != self.region.policy(v.vni) || policy != 0 && !same {
-                self.writer.set_policy(v.vni, policy);
+                self.writer.set_policy(Vni(v.vni), policy);
             }
         }
         if new.public() != old.public() {
@@ -169,7 +170,7 @@ fn route((prefix, target): &(crate::region::Prefix, crate::region::Target)) -> R
     use crate::region::Target as T;
     let target = match target {
         T::Local => tables::Target::Local,
-        T::Peer(vni) => tables::Target::Peer(*vni),
+        T::Peer(vni) => tables::Target::Peer(Vni(*vni)),
         T::Blackhole => tables::Target::Blackhole,
         T::Internet => tables::Target::Internet,
         T::Line => tables::Target::Line,
@@ -188,7 +189,7 @@ pub fn commit_between(old: &Region, new: &Region) -> Commit {
         if before == Some(v) {
             continue;
         }
-        let mut change = TenantChange { vni: v.vni, ..TenantChange::default() };
+        let mut change = TenantChange { vni: Vni(v.vni), ..TenantChange::default() };
         if before.map(settings) != Some(settings(v)) {
             change.settings = Some(settings(v));
         }
@@ -203,7 +204,7 @@ pub fn commit_between(old: &Region, new: &Region) -> Commit {
         commit.tenants.push(change);
     }
     for v in old.vpcs.iter().filter(|v| new.vpc(v.vni).is_none()) {
-        commit.tenants.push(TenantChange { vni: v.vni, delete: true, ..TenantChange::default() });
+        commit.tenants.push(TenantChange { vni: Vni(v.vni), delete: true, ..TenantChange::default() });
     }
     commit
 }

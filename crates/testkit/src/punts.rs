@@ -6,7 +6,7 @@ use crate::case::{Input, Outcome};
 use crate::layers::{Entropy, Layer, Packet};
 use crate::oracle::{place, Place};
 use crate::region::Region;
-use abi::{DropReason, PuntReason, Stage};
+use abi::{DropReason, PuntReason, Stage, Vni};
 use session::PairKey;
 use states::{Key, Shared, State};
 use std::net::IpAddr;
@@ -84,7 +84,10 @@ impl Flow {
         let (vni, pair) = match tunnel.map(|at| &packet.layers[at]) {
             Some(Layer::Vxlan(vxlan)) => {
                 let Place::Vm(dst_vpc, _) = place(region, vxlan.vni, dst) else { return None };
-                (dst_vpc.vni, PairKey::new(proto, (vxlan.vni, src, ports.0), (dst_vpc.vni, dst, ports.1), echo)?.0)
+                (
+                    dst_vpc.vni,
+                    PairKey::new(proto, (Vni(vxlan.vni), src, ports.0), (Vni(dst_vpc.vni), dst, ports.1), echo)?.0,
+                )
             }
             _ => of_inline(region, port, (src, dst), (proto, ports, echo))?,
         };
@@ -109,7 +112,7 @@ fn of_inline(
     let mine = region.inline.servers.iter().filter(|s| s.0 == pair.0 && s.2.covers(server));
     let vni = mine.max_by_key(|s| s.2.len)?.1;
     let ports = if out.is_none() && !echo { (ports.1, ports.0) } else { ports };
-    Some((vni, PairKey::of_server(proto, vni, server, remote, ports)?))
+    Some((vni, PairKey::of_server(proto, Vni(vni), server, remote, ports)?))
 }
 
 /// Protocol, ports (an echo identifier is the sender's), and what it is to Fig. 3. Protocols without ports are the software path's.

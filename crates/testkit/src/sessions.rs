@@ -3,6 +3,7 @@
 
 use crate::elsewhere::Elsewhere;
 use crate::region::Region;
+use abi::Vni;
 use gateway::Connections;
 use session::nat::Translator;
 use session::{Options, SessionMemory, Tracker};
@@ -54,7 +55,7 @@ pub fn change(nat: &Connections, states: &dyn Backing, before: Option<&Region>, 
     }
     nat.nat().set_tunnel_ends(Arc::new(region.ncs.iter().map(|nc| nc.addr).collect()));
     for v in &region.vpcs {
-        nat.tracker().set_limits(v.vni, region.internet.limits(v.vni));
+        nat.tracker().set_limits(Vni(v.vni), region.internet.limits(v.vni));
     }
     if before.is_none_or(|b| b.groups.states != region.groups.states) {
         set_states(nat, states, region)?;

@@ -8,7 +8,7 @@ use crate::region::Region;
 use crate::runner::START;
 use crate::runner::{End, Engine, Seen};
 use crate::sessions::{self, Memories};
-use abi::{PuntMeta, Stats};
+use abi::{PuntMeta, Stats, Vni};
 use gateway::{Batch, Connections, Frame, Gateway, Verdict, HEADROOM};
 use states::{Backing, HeapSlots, Shared};
 use std::fmt::Write;
@@ -220,14 +220,14 @@ pub fn stats_between(before: &Stats, after: &Stats) -> Stats {
 /// Reads a counter from table memory.
 pub fn count(tables: &Tables, region: &Region, counter: &Counter) -> Result<Vec<u64>, String> {
     let _inside = tables.enter();
-    let tenant = |vni: u32| tables.tenant(vni).ok_or(format!("VPC {vni} is not in the tables"));
+    let tenant = |vni: u32| tables.tenant(Vni(vni)).ok_or(format!("VPC {vni} is not in the tables"));
     let vm = |vni: u32, mac: u64| -> Result<tables::VmEntry, String> {
         let tenant = tenant(vni)?;
         let spec = region.vpc(vni).and_then(|v| v.vms.iter().find(|m| m.mac.number() == mac));
         let spec = spec.ok_or("the VM is not in the region")?;
-        let v4 = spec.v4.and_then(|a| tables.vm4(vni, a.to_bits(), tenant.generation()));
+        let v4 = spec.v4.and_then(|a| tables.vm4(Vni(vni), a.to_bits(), tenant.generation()));
         let halves = |a: u128| ((a >> 64) as u64, a as u64);
-        v4.or_else(|| spec.v6.and_then(|a| tables.vm6(vni, halves(a.to_bits()), tenant.generation())))
+        v4.or_else(|| spec.v6.and_then(|a| tables.vm6(Vni(vni), halves(a.to_bits()), tenant.generation())))
             .ok_or("the VM is not in the tables".to_string())
     };
     Ok(match *counter {
@@ -239,7 +239,7 @@ pub fn count(tables: &Tables, region: &Region, counter: &Counter) -> Result<Vec<
             let c = tables.vm_count(vm(vni, mac)?.vm);
             vec![c.packets, c.bytes]
         }
-        Counter::Drop(vni, reason) => vec![tables.drop_count(vni, reason)],
+        Counter::Drop(vni, reason) => vec![tables.drop_count(Vni(vni), reason)],
         Counter::VpcMeter(vni) => tables.meter_colors(tables.tenant_meter(&tenant(vni)?)).to_vec(),
         Counter::VmMeter(vni, mac) => tables.meter_colors(tables.vm_meter(vm(vni, mac)?.vm)).to_vec(),
     })
@@ -253,15 +253,15 @@ pub fn dump(tables: &Tables, region: &Region) -> String {
     let _ =
         writeln!(s, "    options {:#x}, vtep4 {:#x}, commits {}", tables.options(), tables.vtep4(), tables.commits());
     for v in &region.vpcs {
-        let Some(tenant) = tables.tenant(v.vni) else {
+        let Some(tenant) = tables.tenant(Vni(v.vni)) else {
             let _ = writeln!(s, "    vpc {} ({}): MISSING", v.name, v.vni);
             continue;
         };
         let (r4, r6, g) = (tenant.root4(), tenant.root6(), tenant.generation());
         let _ = writeln!(s, "    vpc {} ({}): routes {r4:#x} {r6:#x}, generation {g}", v.name, v.vni);
         for m in &v.vms {
-            let four = m.v4.map(|a| tables.vm4(v.vni, a.to_bits(), g).is_some());
-            let six = m.v6.map(|a| tables.vm6(v.vni, halves(a.to_bits()), g).is_some());
+            let four = m.v4.map(|a| tables.vm4(Vni(v.vni), a.to_bits(), g).is_some());
+            let six = m.v6.map(|a| tables.vm6(Vni(v.vni), halves(a.to_bits()), g).is_some());
             let _ = writeln!(s, "      vm {}: IPv4 found {four:?}, IPv6 found {six:?}", m.name);
         }
     }

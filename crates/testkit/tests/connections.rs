@@ -6,7 +6,7 @@
 //! TUNNY_SEED repeats a run, TUNNY_FILTER_PACKETS says how many packets (default 200,000).
 mod common;
 
-use abi::DropReason;
+use abi::{DropReason, Vni};
 use common::{difference, XdpRunner};
 use filter::{oracle, Deny, Side};
 use std::collections::BTreeMap;
@@ -73,7 +73,7 @@ fn opinion(region: &Region, packet: &Packet, end: &End) -> Result<(), String> {
         },
     };
     let Some(to_vni) = to_vni else { return Ok(()) };
-    let (from, to) = (Side { vni: Some(e.vni), addr: e.src }, Side { vni: Some(to_vni), addr: e.dst });
+    let (from, to) = (Side { vni: Some(Vni(e.vni)), addr: e.src }, Side { vni: Some(Vni(to_vni)), addr: e.dst });
     let (specs, vpcs) = (region.groups.specs(), region.groups.vpcs());
     let judge = |from, to, port| oracle::judge(&specs, &vpcs, from, to, filter::service(e.proto, port));
     let (there, back) = (judge(from, to, e.ports.1), judge(to, from, e.ports.0));

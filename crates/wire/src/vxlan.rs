@@ -2,6 +2,7 @@
 //! VXLAN (RFC 7348 §5).
 
 use crate::{be, Error, Result};
+use abi::Vni;
 
 /// Bytes of the header.
 pub const HEADER_LEN: usize = 8;
@@ -26,8 +27,8 @@ impl<T: AsRef<[u8]>> Packet<T> {
 
     /// The VXLAN network identifier.
     #[inline(always)]
-    pub fn vni(&self) -> u32 {
-        be::u32(self.0.as_ref(), 4) >> 8
+    pub fn vni(&self) -> Vni {
+        Vni(be::u32(self.0.as_ref(), 4) >> 8)
     }
 
     /// The inner frame.
@@ -41,7 +42,7 @@ impl<T: AsRef<[u8]>> Packet<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repr {
     /// The VXLAN network identifier, 24 bits.
-    pub vni: u32,
+    pub vni: Vni,
 }
 
 impl Repr {
@@ -57,7 +58,7 @@ impl Repr {
     #[inline(always)]
     pub fn emit(&self, buffer: &mut [u8; HEADER_LEN]) {
         be::set_u32(buffer, 0, (FLAG_VNI as u32) << 24);
-        be::set_u32(buffer, 4, self.vni << 8);
+        be::set_u32(buffer, 4, self.vni.0 << 8);
     }
 }
 
@@ -68,15 +69,15 @@ mod tests {
     #[test]
     fn construct_deconstruct() {
         let mut b = [0xff; 8];
-        Repr { vni: 0xabcdef }.emit(&mut b);
+        Repr { vni: Vni(0xabcdef) }.emit(&mut b);
         assert_eq!(b, [0x08, 0, 0, 0, 0xab, 0xcd, 0xef, 0]);
-        assert_eq!(Repr::parse(&Packet::new_checked(b).unwrap()), Ok(Repr { vni: 0xabcdef }));
+        assert_eq!(Repr::parse(&Packet::new_checked(b).unwrap()), Ok(Repr { vni: Vni(0xabcdef) }));
     }
 
     #[test]
     fn reserved_bits_are_ignored() {
         let p = Packet::new_checked([0xff, 0xff, 0xff, 0xff, 0, 0, 7, 0xff, 1]).unwrap();
-        assert_eq!((Repr::parse(&p), p.payload()), (Ok(Repr { vni: 7 }), &[1u8][..]));
+        assert_eq!((Repr::parse(&p), p.payload()), (Ok(Repr { vni: Vni(7) }), &[1u8][..]));
     }
 
     #[test]

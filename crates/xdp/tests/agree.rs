@@ -171,7 +171,7 @@ fn the_event_ring_tells_of_drops_when_asked() {
     let Some(engine) = engine() else { return };
     let (send, events) = std::sync::mpsc::channel();
     let ring = engine.events(move |e: &Event| send.send(*e).unwrap()).unwrap();
-    let lost = packet(NC_A, VNI + 1, VM_B, 8);
+    let lost = packet(NC_A, Vni(VNI.0 + 1), VM_B, 8);
     build(&engine.memory(), 0);
     engine.test_run(&lost, 1, 1).unwrap();
     ring.poll(std::time::Duration::from_millis(1));
@@ -180,7 +180,7 @@ fn the_event_ring_tells_of_drops_when_asked() {
     engine.test_run(&lost, 1, 1).unwrap();
     ring.poll(std::time::Duration::from_millis(100));
     let e = events.try_recv().expect("an event");
-    assert_eq!((e.kind, e.reason, e.vni), (EVENT_DROP, DropReason::VniUnknown as u8, VNI + 1));
+    assert_eq!((e.kind, e.reason, e.vni), (EVENT_DROP, DropReason::VniUnknown as u8, VNI.0 + 1));
     assert_eq!((e.length as usize, &e.data[..lost.len()]), (lost.len(), &lost[..]));
 }
 

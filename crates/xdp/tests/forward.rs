@@ -2,7 +2,7 @@
 //! The loader and the shortest way through the program, on a table laid out by hand.
 mod common;
 
-use abi::{DropReason, PuntReason, OPT_SOURCE_STRICT};
+use abi::{DropReason, PuntReason, Vni, OPT_SOURCE_STRICT};
 use common::*;
 use xdp::TestVerdict;
 
@@ -31,7 +31,7 @@ fn what_is_not_known_is_dropped_with_its_reason() {
     let Some(engine) = engine() else { return };
     build(&engine.memory(), OPT_SOURCE_STRICT);
     let run = |frame: &[u8]| engine.test_run(frame, 1, 1).unwrap().verdict;
-    assert_eq!(run(&packet(NC_A, VNI + 1, VM_B, 8)), TestVerdict::Drop(DropReason::VniUnknown));
+    assert_eq!(run(&packet(NC_A, Vni(VNI.0 + 1), VM_B, 8)), TestVerdict::Drop(DropReason::VniUnknown));
     assert_eq!(run(&packet(NC_A + 9, VNI, VM_B, 8)), TestVerdict::Drop(DropReason::SourceUnknown));
     assert_eq!(run(&packet(NC_A, VNI, VM_B + 1, 8)), TestVerdict::Drop(DropReason::VmUnknown));
     assert_eq!(run(&packet(NC_A, VNI, VM_B, 8)[..30]), TestVerdict::Drop(DropReason::OuterTruncated));
@@ -48,5 +48,5 @@ fn a_punted_packet_keeps_its_bytes_and_carries_what_is_known() {
     assert_eq!(run.verdict, TestVerdict::Punt(PuntReason::IcmpDue));
     assert_eq!(run.frame, sent);
     let meta = run.meta.unwrap();
-    assert_eq!((meta.vni, meta.inner_offset, meta.ifindex, meta.tenant), (VNI, 50, 1, 1025));
+    assert_eq!((meta.vni, meta.inner_offset, meta.ifindex, meta.tenant), (VNI.0, 50, 1, 1025));
 }

@@ -86,7 +86,7 @@ fn both_queues_of_a_port_are_served_by_the_program_and_by_af_xdp() {
             socket.release();
             let [(frame, Some(meta))] = &got[..] else { panic!("{} packets", got.len()) };
             assert!(*frame == sent, "packet {n}");
-            assert_eq!((meta.reason, meta.vni, meta.ifindex), (PuntReason::IcmpDue as u8, VNI, port));
+            assert_eq!((meta.reason, meta.vni, meta.ifindex), (PuntReason::IcmpDue as u8, VNI.0, port));
             by_queue[queue] += 1;
             assert!(handed.insert(n));
             // And back out by the same queue.

@@ -2,7 +2,7 @@
 //! Shares of the ring to the software path: whoever floods it leaves room for others, and what did not get in is told of him.
 mod common;
 
-use abi::{DropReason, OPT_SOURCE_STRICT};
+use abi::{DropReason, Vni, OPT_SOURCE_STRICT};
 use common::rig::*;
 use common::*;
 use std::collections::HashMap;
@@ -18,11 +18,11 @@ const ENTRIES: u32 = 256;
 /// What one tenant may have in an empty ring: half of all but an eighth.
 const SHARE: u32 = (ENTRIES - ENTRIES / 8) / 2;
 const GATEWAY: u32 = 0xc0a8_00fe;
-const RED: u32 = 100;
-const BLUE: u32 = 200;
+const RED: Vni = Vni(100);
+const BLUE: Vni = Vni(200);
 
 /// VPCs with a gateway address, whose packets to it are for the software path; no limits by rate.
-fn region(engine: &XdpEngine, vnis: impl Iterator<Item = u32>) -> (Writer, Tables) {
+fn region(engine: &XdpEngine, vnis: impl Iterator<Item = Vni>) -> (Writer, Tables) {
     let memory: Arc<dyn Memory> = engine.memory();
     let options = WriterOptions { xdp_slots: 8, worker_slots: 2, ..Default::default() };
     let mut writer = Writer::create(memory, options).unwrap();
@@ -37,7 +37,7 @@ fn region(engine: &XdpEngine, vnis: impl Iterator<Item = u32>) -> (Writer, Table
     };
     let nc = IpAddr::V4(Ipv4Addr::from_bits(NC_A));
     let tenants = vnis.map(|vni| TenantChange {
-        vni,
+        vni: Vni(vni.0),
         settings: Some(TenantSettings {
             gateway_mac: GATEWAY_MAC,
             gateways: vec![IpAddr::V4(Ipv4Addr::from_bits(GATEWAY))],
@@ -67,7 +67,7 @@ struct Rig {
 }
 
 impl Rig {
-    fn new(mut engine: XdpEngine, vnis: impl Iterator<Item = u32>) -> Rig {
+    fn new(mut engine: XdpEngine, vnis: impl Iterator<Item = Vni>) -> Rig {
         let (port, far) = veth("tnyup", "tnyfar", 1500);
         let (writer, tables) = region(&engine, vnis);
         engine.attach(port, Attach::Native).unwrap();
@@ -85,12 +85,12 @@ impl Rig {
         until(|| done().then_some(())).expect("the program sees them all");
     }
 
-    fn at_gateway(&mut self, vni: u32, times: u32) {
+    fn at_gateway(&mut self, vni: Vni, times: u32) {
         self.send(&packet(NC_A, vni, GATEWAY, 20), times);
     }
 
     /// Takes what is in the ring; how many packets by VNI, 0: no tenant's.
-    fn take(&mut self) -> HashMap<u32, u32> {
+    fn take(&mut self) -> HashMap<Vni, u32> {
         let mut taken = HashMap::new();
         loop {
             let n = self.socket.receive();
@@ -101,17 +101,17 @@ impl Rig {
             for packet in self.socket.packets() {
                 let meta = packet.meta.expect("veth has metadata");
                 self.tables.punts_returned(meta.share, 1);
-                *taken.entry(meta.vni).or_default() += 1;
+                *taken.entry(Vni(meta.vni)).or_default() += 1;
             }
             self.socket.release();
         }
     }
 
-    fn refused(&self, vni: u32) -> u64 {
+    fn refused(&self, vni: Vni) -> u64 {
         self.tables.drop_count(vni, DropReason::PuntRingFull)
     }
 
-    fn held(&self, vni: u32) -> u32 {
+    fn held(&self, vni: Vni) -> u32 {
         self.tables.punts_held(&self.tables.tenant(vni).unwrap())
     }
 }
@@ -140,7 +140,7 @@ fn one_tenants_flood_leaves_room_for_another_and_is_told_of_the_one_who_floods()
 #[test]
 fn many_who_flood_leave_room_for_one_more() {
     in_namespace(|| {
-        let flooding = 1000..1016;
+        let flooding = (1000..1016).map(Vni);
         let Some(engine) = engine() else { return };
         let mut rig = Rig::new(engine, flooding.clone().chain([BLUE]));
         for vni in flooding.clone() {
@@ -149,10 +149,10 @@ fn many_who_flood_leave_room_for_one_more() {
         rig.at_gateway(BLUE, 1);
         let taken = rig.take();
         assert_eq!((taken[&BLUE], rig.refused(BLUE), rig.socket.take_lost()), (1, 0, 0));
-        assert!(flooding.clone().all(|vni| rig.refused(vni) > 0));
+        assert!(flooding.clone().all(|vni| rig.refused(Vni(vni.0)) > 0));
         // When all go on at once, shares become equal.
         for _ in 0..40 {
-            flooding.clone().for_each(|vni| rig.at_gateway(vni, 10));
+            flooding.clone().for_each(|vni| rig.at_gateway(Vni(vni.0), 10));
         }
         rig.at_gateway(BLUE, 1);
         let taken = rig.take();
@@ -174,7 +174,7 @@ fn what_is_no_tenants_has_shares_of_its_own() {
         rig.send(&options, 5000);
         rig.at_gateway(RED, 20);
         let taken = rig.take();
-        assert_eq!((taken[&0], taken[&RED], rig.refused(RED)), (SHARE, 20, 0));
+        assert_eq!((taken[&Vni(0)], taken[&RED], rig.refused(RED)), (SHARE, 20, 0));
         assert_eq!(rig.engine.stats_total().drops[DropReason::PuntRingFull as usize], u64::from(5000 - SHARE));
         assert_eq!(rig.socket.take_lost(), 0);
     });

@@ -3,6 +3,7 @@
 //! change and are full of garbage.
 mod common;
 
+use abi::Vni;
 use common::engine;
 use rand::RngExt;
 use rand_chacha::rand_core::SeedableRng;
@@ -57,8 +58,8 @@ impl Rig {
 
 fn key(i: u32, v6: bool) -> Key {
     match v6 {
-        false => Key::v4(1 + i % 7, 6, 0x0a00_0000 | i & 0xff, (i >> 8) as u16, i.rotate_left(16), 443),
-        true => Key::v6(1 + i % 7, 6, 1 << 64 | u128::from(i), 9, u128::from(i) << 40, 443),
+        false => Key::v4(Vni(1 + i % 7), 6, 0x0a00_0000 | i & 0xff, (i >> 8) as u16, i.rotate_left(16), 443),
+        true => Key::v6(Vni(1 + i % 7), 6, 1 << 64 | u128::from(i), 9, u128::from(i) << 40, 443),
     }
 }
 

@@ -89,7 +89,7 @@ fn punts_arrive_over_af_xdp_with_metadata_and_in_pieces() {
             let (frame, meta) = got.expect("the punt arrives");
             assert!(frame == sent, "{bytes}: {} and {} bytes", frame.len(), sent.len());
             let meta = meta.expect("with metadata");
-            assert_eq!((meta.reason, meta.vni, meta.ifindex), (PuntReason::IcmpDue as u8, VNI, port));
+            assert_eq!((meta.reason, meta.vni, meta.ifindex), (PuntReason::IcmpDue as u8, VNI.0, port));
             socket.release();
             // And back out of the same port.
             assert!(socket.send(&sent));

@@ -3,7 +3,7 @@
 //! instants, and tables that grow from a thousand entries to a million. Every answer of the program is checked by itself.
 mod common;
 
-use abi::{DropReason, OPT_PORT_SHIFT, OPT_SOURCE_STRICT};
+use abi::{DropReason, Vni, OPT_PORT_SHIFT, OPT_SOURCE_STRICT};
 use common::rig::*;
 use common::*;
 use rand::{RngExt, SeedableRng};
@@ -46,7 +46,7 @@ fn nc(n: u32) -> u32 {
 }
 
 fn vni(i: u32) -> Vni {
-    1000 + i * 7
+    Vni(1000 + i * 7)
 }
 
 fn mac(i: u32, n: u32, version: u32) -> u64 {
@@ -306,7 +306,7 @@ fn long_a_killed_writer_never_makes_the_program_answer_wrongly() {
 
 /// VM number `n` of many VPCs, filled one after the other.
 fn place(n: u32) -> (Vni, u32, u64) {
-    (1 + n % 4096, 0x0a10_0000 + n / 4096, 0x0200_0000_0000 | u64::from(n))
+    (Vni(1 + n % 4096), 0x0a10_0000 + n / 4096, 0x0200_0000_0000 | u64::from(n))
 }
 
 fn grown_under_traffic(most: u32) {
@@ -315,7 +315,7 @@ fn grown_under_traffic(most: u32) {
         ip("link set lo up");
         let memory = engine.memory();
         let tenant = |vni| TenantChange {
-            vni,
+            vni: Vni(vni),
             settings: Some(settings()),
             routes: RoutesChange::Replace(vec![route(0x0a00_0000, 8, Target::Local)]),
             ..TenantChange::default()
@@ -334,10 +334,11 @@ fn grown_under_traffic(most: u32) {
                     let mut by_vpc: Vec<Vec<VmSpec>> = vec![Vec::new(); 4096];
                     for n in all..next {
                         let (vni, addr, mac) = place(n);
-                        by_vpc[vni as usize - 1].push(spec(addr, mac, nc(n)));
+                        by_vpc[vni.0 as usize - 1].push(spec(addr, mac, nc(n)));
                     }
                     let vpcs = by_vpc.into_iter().enumerate().filter(|(_, vms)| !vms.is_empty());
-                    let change = |(i, vm_add)| TenantChange { vni: 1 + i as u32, vm_add, ..TenantChange::default() };
+                    let change =
+                        |(i, vm_add)| TenantChange { vni: Vni(1 + i as u32), vm_add, ..TenantChange::default() };
                     writer.commit(&Commit { tenants: vpcs.map(change).collect(), ..Commit::default() }).unwrap();
                     all = next;
                     there.store(all, Ordering::Release);

@@ -2,6 +2,7 @@
 //! What a node and an agent on another host tell each other.
 
 use super::Target;
+use abi::Vni;
 use node::agent::frame::{check, hello, Secrets, Side, HELLO};
 use states::message::{Begin, Messages, Outbox, Request, Tell, CHUNK_MAX};
 use states::{
@@ -87,7 +88,7 @@ impl Target for Agents {
     }
 
     fn seeds(&self) -> Vec<Vec<u8>> {
-        let (mut out, key) = (Outbox::default(), Key::v4(7, 6, 1, 1000, 2, 80));
+        let (mut out, key) = (Outbox::default(), Key::v4(Vni(7), 6, 1, 1000, 2, 80));
         let control = |ticket, kind, from| Request::Control {
             ticket,
             packet: Control { key, kind, from },
@@ -101,7 +102,7 @@ impl Target for Agents {
             control(1, Kind::Syn, Direction::Out),
             control(2, Kind::SynAck, Direction::In),
             control(3, Kind::Ack, Direction::Out),
-            Request::Adopt { key: Key::v6(7, 17, 1, 1, 2, 2), tcp: false, began: Direction::In },
+            Request::Adopt { key: Key::v6(Vni(7), 17, 1, 1, 2, 2), tcp: false, began: Direction::In },
             Request::List { ticket: 1, from: 0, places: 100 },
             Request::Revoke(key),
             Request::Ping,

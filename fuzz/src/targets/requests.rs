@@ -78,7 +78,7 @@ impl Target for Requests {
                 Err(why) => why,
             },
             6 => match json::<SessionQuery>(body) {
-                Ok(query) => match query.filter(&BTreeMap::from([(100, "v".to_string())])) {
+                Ok(query) => match query.filter(&BTreeMap::from([(abi::Vni(100), "v".to_string())])) {
                     Ok(_) => 2,
                     Err(e) => sentence(&e.sentences()[0]),
                 },

@@ -109,7 +109,7 @@ impl ChipGateway {
 
     /// The VPC, whether the outer source may send for it, and what is wrong with the inner frame.
     fn tenant<'a>(&self, outer: Outer<'a>, own: &Own) -> Stage<Packet<'a>> {
-        let tenant = self.tables.tenant(outer.vni).ok_or(DropReason::VniUnknown)?;
+        let tenant = self.tables.tenant(Vni(outer.vni)).ok_or(DropReason::VniUnknown)?;
         if own.on(OPT_SOURCE_STRICT) {
             self.may_send(&outer)?;
         }
@@ -122,11 +122,11 @@ impl ChipGateway {
     /// The outer source hosts VMs of the VPC.
     fn may_send(&self, o: &Outer<'_>) -> Result<(), DropReason> {
         let (nc, hosts) = match o.source {
-            IpAddr::V4(a) => (self.tables.nc_by_addr4(a.to_bits()), self.tables.may_send4(o.vni, a.to_bits())),
+            IpAddr::V4(a) => (self.tables.nc_by_addr4(a.to_bits()), self.tables.may_send4(Vni(o.vni), a.to_bits())),
             IpAddr::V6(a) => {
                 let a = a.to_bits();
                 let nc = self.tables.nc_by_addr6(((a >> 64) as u64, a as u64));
-                (nc, nc.is_some_and(|nc| self.tables.may_send6(o.vni, nc)))
+                (nc, nc.is_some_and(|nc| self.tables.may_send6(Vni(o.vni), nc)))
             }
         };
         match (hosts, nc) {
@@ -159,7 +159,7 @@ impl ChipGateway {
     fn route(&self, p: &mut Packet<'_>, own: &Own) -> Stage<Tenant> {
         let mut dst_vpc = p.tenant;
         loop {
-            p.target.vni = dst_vpc.vni;
+            p.target.vni = dst_vpc.vni.0;
             let half = half_of(self.split, &p.target);
             p.turns += u8::from(half != p.half);
             p.half = half;

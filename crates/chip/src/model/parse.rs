@@ -107,7 +107,7 @@ pub(super) fn outer<'a>(frame: &'a [u8], own: &Own) -> Result<Outer<'a>, Outcome
     if !v.has_vni() {
         return Err(DropReason::VxlanNoVniFlag.into());
     }
-    Ok(Outer { vni: v.vni(), source, tos, inner: &payload[tunnel..length] })
+    Ok(Outer { vni: v.vni().0, source, tos, inner: &payload[tunnel..length] })
 }
 
 fn outer4<'a>(rest: &'a [u8], own: &Own) -> Result<Datagram<'a>, Outcome> {

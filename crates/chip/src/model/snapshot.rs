@@ -46,7 +46,7 @@ impl Snapshot {
                 if value == next {
                     s.targets.push(r.target);
                 }
-                s.routes.push(Route { vni, v6, addr, len: r.prefix.prefix_len(), value });
+                s.routes.push(Route { vni: vni.0, v6, addr, len: r.prefix.prefix_len(), value });
             }
             let Some((tenant, dump)) = tables.tenant(vni).zip(writer.dump(vni)) else { continue };
             let vms = dump.vms.iter().flat_map(|v| v.addresses.iter());
@@ -62,7 +62,7 @@ impl Snapshot {
                 if value == next {
                     s.entries.push(entry);
                 }
-                s.vms.push((Address { vni, v6, addr: bits }, value));
+                s.vms.push((Address { vni: vni.0, v6, addr: bits }, value));
             }
         }
         s

@@ -8,7 +8,7 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 
-use abi::{DropReason, POLICY_EPOCH_SHIFT, POLICY_PICKUP};
+use abi::{DropReason, Vni, POLICY_EPOCH_SHIFT, POLICY_PICKUP};
 use filter::{Filter, Side};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use session::frag::{Fate, FragKey, FragLimits, FragTable, Piece};
@@ -268,7 +268,7 @@ impl<'w> SessionView<'w> {
     }
 
     /// Whether the fragments of a packet of a VM contradict each other.
-    pub fn contradicts(self, vni: u32, l4: &L4) -> bool {
+    pub fn contradicts(self, vni: Vni, l4: &L4) -> bool {
         fragment(Some(vni), l4).is_some_and(|(key, _)| self.connections.fragments().contradicts(&key))
     }
 
@@ -343,7 +343,7 @@ impl<'w> SessionView<'w> {
     }
 
     /// Ports and protocol of a fragment beyond the first, if its first one is known.
-    pub fn later_ports(self, vni: Option<u32>, l4: &L4, frame: &[u8], now: u64) -> Result<Known, DropReason> {
+    pub fn later_ports(self, vni: Option<Vni>, l4: &L4, frame: &[u8], now: u64) -> Result<Known, DropReason> {
         let Some((key, piece)) = fragment(vni, l4) else { return Err(DropReason::FragmentUnknown) };
         match self.connections.fragments().later(&key, piece, frame, now) {
             Fate::Known(ports, upper) => Ok((ports, upper)),
@@ -353,7 +353,7 @@ impl<'w> SessionView<'w> {
     }
 
     /// Whether a packet, if it is a first fragment, may be taken. To be asked before it begins a session or moves one.
-    pub fn first_fits(self, vni: Option<u32>, l4: &L4, now: u64) -> Result<(), DropReason> {
+    pub fn first_fits(self, vni: Option<Vni>, l4: &L4, now: u64) -> Result<(), DropReason> {
         let Some((key, piece)) = fragment(vni, l4).filter(|(_, piece)| piece.offset == 0) else { return Ok(()) };
         match self.connections.fragments().admits(&key, piece, (l4.src_port, l4.dst_port), now) {
             true => Ok(()),
@@ -364,7 +364,7 @@ impl<'w> SessionView<'w> {
     /// Remembers a first fragment that came in by a port; pieces that came before it are added to `queued`.
     pub fn first_ports(
         self,
-        vni: Option<u32>,
+        vni: Option<Vni>,
         l4: &L4,
         (ifindex, cause, now): (u32, u8, u64),
         queued: &mut Vec<QueuedFragment>,
@@ -383,7 +383,7 @@ impl<'w> SessionView<'w> {
 /// What the first fragment of a datagram tells of the others: ports, and the protocol of the upper layer.
 pub(crate) type Known = ((u16, u16), u8);
 
-fn fragment(vni: Option<u32>, l4: &L4) -> Option<(FragKey, Piece)> {
+fn fragment(vni: Option<Vni>, l4: &L4) -> Option<(FragKey, Piece)> {
     let p = l4.piece?;
     let (src, dst) = (l4.src.ip(l4.v6), l4.dst.ip(l4.v6));
     let len = l4.len.saturating_sub(p.at) as u32;

@@ -2,7 +2,7 @@
 //! The sweep behind a change of rules or of translation: sessions of older ones are judged again, so many at a time. A packet of such a session that
 //! comes first is judged on its own account; the sweep is for those that would never be asked again.
 
-use abi::POLICY_FILTER;
+use abi::{Vni, POLICY_FILTER};
 use session::{Cursor, Direction, EndReason, Owner, SessionInfo};
 use states::{Connection, Key};
 use tables::Tables;
@@ -18,7 +18,7 @@ impl Connections {
     pub fn sweep(&self, tables: &Tables, from: Cursor, budget: u32, now: u64) -> Option<Cursor> {
         let rules = self.rules();
         let _inside = tables.enter();
-        let policy = |vni: u32| tables.tenant(vni).map_or(0, |t| pair::policy_of(tables, &t));
+        let policy = |vni: Vni| tables.tenant(vni).map_or(0, |t| pair::policy_of(tables, &t));
         let tunnel_ends = self.nat.tunnel_ends();
         let mut refused = |s: &SessionInfo| {
             let (near, far) = (s.inner.vni(), s.outer.vni_bits());
@@ -52,7 +52,7 @@ impl Connections {
     pub fn sweep_states(&self, tables: &Tables, from: u64, places: u64) -> Option<u64> {
         let (rules, states) = (self.rules(), self.states());
         let _inside = tables.enter();
-        let filtered = |vni: u32| tables.tenant(vni).is_some_and(|t| pair::policy_of(tables, &t) & POLICY_FILTER != 0);
+        let filtered = |vni: Vni| tables.tenant(vni).is_some_and(|t| pair::policy_of(tables, &t) & POLICY_FILTER != 0);
         let mut keep = |key: &Key, c: &Connection| {
             !(filtered(key.vni()) || filtered(key.other_vni())) || connection::stands(&rules, key, c.began)
         };

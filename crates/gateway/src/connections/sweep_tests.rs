@@ -64,11 +64,11 @@ impl World {
         World { rig: Rig::new(), connections: nat, ended }
     }
 
-    fn policy(&mut self, vni: u32, flags: u64) {
+    fn policy(&mut self, vni: Vni, flags: u64) {
         assert!(self.rig.writer.set_policy(vni, flags));
     }
 
-    fn epoch(&self, vni: u32) -> u16 {
+    fn epoch(&self, vni: Vni) -> u16 {
         epoch(self.rig.writer.policy(vni).unwrap())
     }
 
@@ -83,7 +83,7 @@ impl World {
 
     /// A session between A of red and an address of another VPC (0: beyond a wire).
     fn pair(&self, port: u16, (vni, addr): (u32, u32), epoch: u16, direction: Direction) -> SessionRef {
-        let key = PairKey::with(inner_key(RED, 17, ip4(A), ip4(addr), (port, 53)).unwrap(), vni);
+        let key = PairKey::with(inner_key(RED, 17, ip4(A), ip4(addr), (port, 53)).unwrap(), Vni(vni));
         self.make(key.inner(), key.outer(), (Owner::Filter, epoch, direction))
     }
 
@@ -153,7 +153,7 @@ fn a_session_to_a_tunnel_address_ends_whatever_its_epoch() {
     let mut w = World::new();
     w.policy(RED, POLICY_NAT);
     w.translated(1, w.epoch(RED), Direction::Out);
-    w.pair(2, (RED, u32::from_be_bytes(REMOTE)), 0, Direction::Out);
+    w.pair(2, (RED.0, u32::from_be_bytes(REMOTE)), 0, Direction::Out);
     w.connections.nat.set_tunnel_ends(Arc::new([IpAddr::from([198, 51, 100, 11])].into()));
     assert_eq!(w.sweep(), []);
     w.connections.nat.set_tunnel_ends(Arc::new([IpAddr::from(REMOTE)].into()));
@@ -169,7 +169,7 @@ fn rules_end_sessions_of_older_epochs_and_stamp_what_they_allow() {
     for (port, epoch, direction) in
         [(1, old, Direction::Out), (2, now, Direction::Out), (3, old, Direction::In), (4, now, Direction::In)]
     {
-        w.pair(port, (RED, B), epoch, direction);
+        w.pair(port, (RED.0, B), epoch, direction);
     }
     assert_eq!(w.sweep(), []);
     assert_eq!(w.left(), [(1, now), (2, now), (3, now), (4, now)], "those of older rules are of the present ones");
@@ -191,9 +191,9 @@ fn rules_end_sessions_of_older_epochs_and_stamp_what_they_allow() {
 #[test]
 fn a_vpc_without_groups_is_not_asked_about_its_sessions() {
     let mut w = World::new();
-    w.pair(1, (RED, B), 9, Direction::Out);
+    w.pair(1, (RED.0, B), 9, Direction::Out);
     w.policy(RED, POLICY_NAT);
-    w.pair(2, (RED, B), 9, Direction::Out);
+    w.pair(2, (RED.0, B), 9, Direction::Out);
     w.connections.set_filter(rules(&[]));
     assert_eq!(w.sweep(), []);
     assert_eq!(w.left(), [(1, 9), (2, 9)], "nor are they stamped");
@@ -207,8 +207,8 @@ fn a_session_between_two_vpcs_has_the_sum_of_their_epochs() {
     w.policy(BLUE, POLICY_FILTER);
     let far = w.epoch(BLUE);
     assert_eq!((far, w.epoch(RED)), (2, 0));
-    w.pair(1, (BLUE, C), far, Direction::Out);
-    w.pair(2, (BLUE, C), far + 1, Direction::Out);
+    w.pair(1, (BLUE.0, C), far, Direction::Out);
+    w.pair(2, (BLUE.0, C), far + 1, Direction::Out);
     assert_eq!(w.sweep(), []);
     assert_eq!(w.left(), [(1, far), (2, far)]);
     // Now red has groups too. C's group still lets everybody in, A's lets nobody out.
@@ -259,7 +259,7 @@ fn rules_of_a_translated_session_are_asked_and_leave_its_epoch() {
 fn a_pair_whose_rules_have_no_state_ends() {
     let mut w = World::new();
     w.policy(RED, POLICY_FILTER);
-    w.pair(1, (RED, B), 0, Direction::Out);
+    w.pair(1, (RED.0, B), 0, Direction::Out);
     w.connections.set_filter(rules(&["egress allow any any stateless", "ingress allow any any"]));
     assert_eq!(w.sweep(), [(1, EndReason::Removed)]);
 }
@@ -269,7 +269,7 @@ fn a_sweep_goes_on_where_its_budget_ended() {
     let mut w = World::new();
     w.policy(RED, POLICY_FILTER);
     for port in 1..=40 {
-        w.pair(port, (RED, B), 0, Direction::Out);
+        w.pair(port, (RED.0, B), 0, Direction::Out);
     }
     w.connections.set_filter(rules(&[]));
     let tables = w.rig.gateway.tables();
@@ -324,7 +324,7 @@ fn connections_of_a_state_table_are_asked_about_wherever_either_vpc_has_groups()
     begin(1, (RED, B), Direction::Out);
     begin(2, (RED, B), Direction::In);
     begin(3, (BLUE, C), Direction::Out);
-    begin(4, (0, B), Direction::In);
+    begin(4, (Vni(0), B), Direction::In);
     w.connections.set_filter(rules(&["ingress allow any any"]));
     assert_eq!(sweep(&w), [1, 2, 3, 4], "neither VPC has groups");
     w.policy(BLUE, POLICY_FILTER);

@@ -20,7 +20,7 @@ fn spec(pools: [usize; 2]) -> NatSpec {
         reuse: false,
     };
     let snat = |(vni, pool): (u32, usize)| SnatSpec {
-        vni,
+        vni: Vni(vni),
         pools: vec![pool],
         filtering: Filtering::AddressAndPortDependent,
         ipv6: Vec::new(),
@@ -42,7 +42,7 @@ fn nat(vm_sessions: u32, log: Option<EndLog>) -> Connections {
 }
 
 /// A UDP connection of 10.0.0.5 of a VPC, always to the same server, as `outward` makes it.
-fn begin(nat: &Connections, vni: u32, port: u16, now: u64) -> Result<SessionRef, DropReason> {
+fn begin(nat: &Connections, vni: Vni, port: u16, now: u64) -> Result<SessionRef, DropReason> {
     let (vm, remote) = (IpAddr::from([10, 0, 0, 5]), IpAddr::from([198, 51, 100, 10]));
     let flow = Flow { vni, proto: 17, vm_addr: vm, vm_port: port, remote, remote_port: 53 };
     let public = nat.nat().translator.outbound(&flow, now).unwrap();
@@ -74,17 +74,17 @@ fn held(nat: &Connections) -> [u64; 2] {
 fn a_port_that_was_drawn_for_a_refused_connection_is_given_back_at_once() {
     let nat = nat(1, None);
     // An answered one is not evicted for others.
-    let session = begin(&nat, 7, 1, S).unwrap();
+    let session = begin(&nat, Vni(7), 1, S).unwrap();
     let answered = nat.tracker.judge(session, Direction::In, &L4View::Other, 60, S, &mut |_| ()).after;
     assert_eq!(answered, State::Paired);
     for port in 2..300 {
-        assert_eq!(begin(&nat, 7, port, S), Err(DropReason::SessionQuotaVm));
+        assert_eq!(begin(&nat, Vni(7), port, S), Err(DropReason::SessionQuotaVm));
         assert_eq!(held(&nat), [64, 0], "after {port}");
     }
     // A mapping that lingers goes on lingering as if nothing had come, and no longer.
     nat.tracker.remove(session, S, &mut |e| nat.ended(e, S));
-    nat.tracker.set_limits(7, Some(TenantLimits { sessions: 0, vm_sessions: 0, half_open: 0 }));
-    assert_eq!(begin(&nat, 7, 1, 25 * S), Err(DropReason::SessionQuotaTenant));
+    nat.tracker.set_limits(Vni(7), Some(TenantLimits { sessions: 0, vm_sessions: 0, half_open: 0 }));
+    assert_eq!(begin(&nat, Vni(7), 1, 25 * S), Err(DropReason::SessionQuotaTenant));
     nat.nat().translator.expire(30 * S);
     assert_eq!(held(&nat), [64, 0]);
     nat.nat().translator.expire(40 * S);
@@ -96,25 +96,25 @@ fn a_dead_session_gives_way_to_whom_its_port_belongs_now() {
     let told = Arc::new(Mutex::new(Vec::new()));
     let log = told.clone();
     let nat = nat(1000, Some(Box::new(move |e| log.lock().push((e.session.inner.vni(), e.reason)))));
-    assert!((0..60).all(|port| begin(&nat, 7, port, S).is_ok()));
+    assert!((0..60).all(|port| begin(&nat, Vni(7), port, S).is_ok()));
     assert_eq!(held(&nat), [64, 0]);
     nat.nat().translator.configure(&spec([1, 0]));
     // Its chunk is free with its next connection; the sessions over it have had no packet since.
-    begin(&nat, 7, 1000, 2 * S).unwrap();
+    begin(&nat, Vni(7), 1000, 2 * S).unwrap();
     assert_eq!(held(&nat), [0, 64]);
     for port in 0..100 {
-        begin(&nat, 8, port, 2 * S).unwrap_or_else(|e| panic!("{port}: {e:?}"));
+        begin(&nat, Vni(8), port, 2 * S).unwrap_or_else(|e| panic!("{port}: {e:?}"));
     }
-    assert_eq!(nat.tracker.tenant(8).unwrap().sessions, 100);
+    assert_eq!(nat.tracker.tenant(Vni(8)).unwrap().sessions, 100);
     let told = told.lock();
-    assert!(!told.is_empty() && told.iter().all(|end| *end == (7, EndReason::Untranslated)), "{told:?}");
-    assert_eq!(nat.tracker.tenant(7).unwrap().sessions as usize, 61 - told.len());
+    assert!(!told.is_empty() && told.iter().all(|end| *end == (Vni(7), EndReason::Untranslated)), "{told:?}");
+    assert_eq!(nat.tracker.tenant(Vni(7)).unwrap().sessions as usize, 61 - told.len());
     // What is in force is not taken for dead.
     let sessions = nat.tracker.sessions();
     let guard = sessions.enter();
     let filter = Filter::default();
     let sight = SessionView { connections: &nat, guard: &guard, filter: &filter, states: None };
-    let inner = |port| inner_key(8, 17, [10, 0, 0, 5].into(), [198, 51, 100, 10].into(), (port, 53)).unwrap();
+    let inner = |port| inner_key(Vni(8), 17, [10, 0, 0, 5].into(), [198, 51, 100, 10].into(), (port, 53)).unwrap();
     for port in 0..100 {
         let outer = sight.found(guard.find_inner(&inner(port)).unwrap()).outer;
         assert!(!nat.retire(sight, &outer, 2 * S), "{port}");
@@ -126,8 +126,8 @@ fn time_ends_sessions_ports_and_fragments_and_the_log_hears_of_it() {
     let told = Arc::new(Mutex::new(Vec::new()));
     let log = told.clone();
     let nat = nat(1000, Some(Box::new(move |e| log.lock().push((e.session.inner.vm_port(), e.reason, e.released)))));
-    (1..4).for_each(|port| assert!(begin(&nat, 7, port, S).is_ok()));
-    let key = FragKey { vni: Some(7), src: [10, 0, 0, 5].into(), dst: [9, 9, 9, 9].into(), proto: 17, id: 1 };
+    (1..4).for_each(|port| assert!(begin(&nat, Vni(7), port, S).is_ok()));
+    let key = FragKey { vni: Some(Vni(7)), src: [10, 0, 0, 5].into(), dst: [9, 9, 9, 9].into(), proto: 17, id: 1 };
     let piece = Piece { offset: 8, len: 8, more: true, upper: 17 };
     assert_eq!(nat.fragments().later(&key, piece, b"held", S), Fate::Queued);
     assert_eq!((nat.expire(10 * S, 100).ended, nat.fragments().len()), (0, 1));
@@ -142,7 +142,7 @@ fn time_ends_sessions_ports_and_fragments_and_the_log_hears_of_it() {
     heard.sort_by_key(|e| e.0);
     assert_eq!(heard, [1, 2, 3].map(|port| (port, EndReason::Timeout, true)));
     // Removed by what they are.
-    (1..4).for_each(|port| assert!(begin(&nat, 8, port, 200 * S).is_ok()));
+    (1..4).for_each(|port| assert!(begin(&nat, Vni(8), port, 200 * S).is_ok()));
     let which = &mut |s: &SessionInfo| (s.inner.vm_port() != 2).then_some(EndReason::Removed);
     let mut at = Some(session::Cursor::default());
     while let Some(from) = at {
@@ -169,8 +169,11 @@ fn a_fragment_is_known_by_its_datagram() {
         icmp: l4::Icmp::None,
         piece: Some(l4::Piece { id: 77, offset, more, at: 20 }),
     };
-    let (key, piece) = fragment(Some(7), &v4(17, 16, true)).unwrap();
-    assert_eq!(key, FragKey { vni: Some(7), src: [10, 0, 0, 5].into(), dst: [9, 9, 9, 9].into(), proto: 17, id: 77 });
+    let (key, piece) = fragment(Some(Vni(7)), &v4(17, 16, true)).unwrap();
+    assert_eq!(
+        key,
+        FragKey { vni: Some(Vni(7)), src: [10, 0, 0, 5].into(), dst: [9, 9, 9, 9].into(), proto: 17, id: 77 }
+    );
     assert_eq!((piece.offset, piece.len, piece.more, piece.upper), (16, 100, true, 17));
     let six = L4 { v6: true, piece: Some(l4::Piece { id: 77, offset: 0, more: false, at: 48 }), ..v4(17, 0, false) };
     let (key, piece) = fragment(None, &six).unwrap();
@@ -185,7 +188,7 @@ fn a_fragment_is_known_by_its_datagram() {
     let guard = sessions.enter();
     let sight = SessionView { connections: &nat, guard: &guard, filter: &filter, states: None };
     let (first, later) = (v4(17, 0, true), L4 { src_port: 0, dst_port: 0, ..v4(17, 96, false) });
-    let vni = Some(7);
+    let vni = Some(Vni(7));
     assert_eq!(sight.first_fits(vni, &later, S), Ok(()), "a later one is not asked about");
     assert_eq!(sight.later_ports(vni, &L4 { piece: None, ..later }, b"x", S), Err(DropReason::FragmentUnknown));
     assert_eq!(sight.later_ports(vni, &later, b"later", S), Err(DropReason::FragmentEarly));
@@ -205,17 +208,17 @@ fn a_fragment_is_known_by_its_datagram() {
         sight.first_ports(vni, &first, (4, 9, S), &mut queued).is_ok(),
         "the datagram was whole, so this is another one"
     );
-    assert!(!sight.contradicts(7, &first));
+    assert!(!sight.contradicts(Vni(7), &first));
     let other = L4 { src_port: 9, ..first };
     assert_eq!(
-        (sight.first_fits(vni, &other, S), sight.contradicts(7, &first), sight.contradicts(8, &first)),
+        (sight.first_fits(vni, &other, S), sight.contradicts(Vni(7), &first), sight.contradicts(Vni(8), &first)),
         (Err(DropReason::FragmentUnknown), true, false)
     );
     assert_eq!(sight.first_ports(vni, &first, (4, 9, S), &mut queued), Err(DropReason::FragmentUnknown));
     assert_eq!(sight.later_ports(vni, &later, b"x", S), Err(DropReason::FragmentUnknown));
     assert_eq!(queued.len(), 1);
     // A later one belongs to its session, counts, and keeps it alive; its bytes are no header.
-    let session = begin(&nat, 7, 1, S).unwrap();
+    let session = begin(&nat, Vni(7), 1, S).unwrap();
     assert_eq!(sight.judge(session, Direction::Out, &later, b"", 9 * S), Ok(true));
     let record = guard.record(session);
     assert_eq!(
@@ -230,15 +233,15 @@ fn a_fragment_is_known_by_its_datagram() {
 fn keys_are_of_one_family() {
     let (a4, b4): (IpAddr, IpAddr) = ([10, 0, 0, 5].into(), [9, 9, 9, 9].into());
     let (a6, b6): (IpAddr, IpAddr) = ("fd00::5".parse().unwrap(), "2001:db8::9".parse().unwrap());
-    let inner = inner_key(7, 6, a4, b4, (1, 2)).unwrap();
+    let inner = inner_key(Vni(7), 6, a4, b4, (1, 2)).unwrap();
     assert_eq!(
         (inner.vni(), inner.proto(), inner.vm(), inner.vm_port(), inner.remote(), inner.remote_port()),
-        (7, 6, a4, 1, b4, 2)
+        (Vni(7), 6, a4, 1, b4, 2)
     );
-    let inner = inner_key(7, 6, a6, b6, (1, 2)).unwrap();
+    let inner = inner_key(Vni(7), 6, a6, b6, (1, 2)).unwrap();
     assert_eq!(
         (inner.vni(), inner.proto(), inner.vm(), inner.vm_port(), inner.remote(), inner.remote_port()),
-        (7, 6, a6, 1, b6, 2)
+        (Vni(7), 6, a6, 1, b6, 2)
     );
     let outer = outer_key(6, a4, b4, (1, 2)).unwrap();
     assert_eq!(
@@ -250,12 +253,12 @@ fn keys_are_of_one_family() {
         (outer.proto(), outer.public(), outer.public_port(), outer.remote(), outer.remote_port()),
         (6, a6, 1, b6, 2)
     );
-    assert!(inner_key(7, 6, a4, b6, (1, 2)).is_none() && inner_key(7, 6, a6, b4, (1, 2)).is_none());
+    assert!(inner_key(Vni(7), 6, a4, b6, (1, 2)).is_none() && inner_key(Vni(7), 6, a6, b4, (1, 2)).is_none());
     assert!(outer_key(6, a4, b6, (1, 2)).is_none() && outer_key(6, a6, b4, (1, 2)).is_none());
-    let b = binding(&inner_key(7, 6, a4, b4, (1, 2)).unwrap(), &outer_key(6, b4, a4, (3, 4)).unwrap());
+    let b = binding(&inner_key(Vni(7), 6, a4, b4, (1, 2)).unwrap(), &outer_key(6, b4, a4, (3, 4)).unwrap());
     assert_eq!(
         (b.flow.vni, b.flow.proto, b.flow.vm_addr, b.flow.vm_port, b.flow.remote, b.flow.remote_port),
-        (7, 6, a4, 1, b4, 2)
+        (Vni(7), 6, a4, 1, b4, 2)
     );
     assert_eq!((b.public.addr, b.public.port), (b4, 3));
     assert_eq!((epoch(0x1234 << POLICY_EPOCH_SHIFT), epoch((1 << POLICY_EPOCH_SHIFT) - 1)), (0x1234, 0));

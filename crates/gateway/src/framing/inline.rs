@@ -3,7 +3,7 @@
 //! tunnel of an inner frame holds here for the frame itself; nothing of it is changed. `docs/design/packet-inline.md` has the order of
 //! checks.
 
-use abi::{DropReason, Mac, Stage};
+use abi::{DropReason, Mac, Stage, Vni};
 use session::Direction;
 use tables::InlineEnd;
 use wire::ethernet::{self, ethertype};
@@ -92,8 +92,8 @@ pub(crate) fn encapsulate(f: &Frame<'_>, to: &Crossing) -> Result<(), DropReason
 }
 
 /// The VPC that the frame's drops are counted for; 0: none is known.
-fn enter<R: Recorder>(w: &Work<'_, R>, p: &mut Packet, vni: u32) {
-    if let Some(tenant) = w.tables.tenant(vni).filter(|_| vni != 0) {
+fn enter<R: Recorder>(w: &Work<'_, R>, p: &mut Packet, vni: Vni) {
+    if let Some(tenant) = w.tables.tenant(vni).filter(|_| vni != Vni(0)) {
         (p.vni, p.tenant, p.attributed) = (vni, tenant, true);
     }
 }
@@ -170,7 +170,7 @@ fn server<R: Recorder>(
     true
 }
 
-fn of_server<R: Recorder>(w: &Work<'_, R>, v6: bool, end: &InlineEnd, addr: Addr) -> Option<u32> {
+fn of_server<R: Recorder>(w: &Work<'_, R>, v6: bool, end: &InlineEnd, addr: Addr) -> Option<Vni> {
     match v6 {
         true => w.tables.server6(end, addr.halves()),
         false => w.tables.server4(end, addr.as_v4()),

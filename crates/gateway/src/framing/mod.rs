@@ -6,7 +6,7 @@ pub(crate) mod inline;
 pub(crate) mod plain;
 pub(crate) mod vxlan;
 
-use abi::DropReason;
+use abi::{DropReason, Vni};
 use tables::NexthopView;
 use wire::ethernet;
 
@@ -75,7 +75,7 @@ impl Path {
 
     /// What a frame leaves in. `tos`: DSCP and ECN; `flow`: its hash.
     #[inline(always)]
-    pub fn carrier(&self, tos: u8, flow: u64, vni: u32) -> Carrier {
+    pub fn carrier(&self, tos: u8, flow: u64, vni: Vni) -> Carrier {
         let NexthopView { dmac, smac, .. } = self.nexthop;
         Carrier::Vxlan(vxlan::Outer { dmac, smac, v6: self.nc_v6, remote: self.nc, tos, flow, vni })
     }

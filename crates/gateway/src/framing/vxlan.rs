@@ -2,7 +2,7 @@
 //! Framing vxlan (RFC 7348): Ethernet, IPv4 or IPv6, UDP and VXLAN around an inner frame. The order of checks is that of
 //! `docs/design/packet-parse.md`.
 
-use abi::{flow_label, source_port, DropReason};
+use abi::{flow_label, source_port, DropReason, Vni};
 use wire::ethernet::{self, ethertype};
 use wire::{checksum, ipv4, ipv6, protocol, udp, vxlan};
 
@@ -37,7 +37,7 @@ pub(crate) struct Outer {
     pub tos: u8,
     /// Flow hash: source port, flow label.
     pub flow: u64,
-    pub vni: u32,
+    pub vni: Vni,
 }
 
 /// Takes the tunnel off: fills sender, VNI and where the inner frame is, or says why the packet goes no further.
@@ -204,12 +204,12 @@ pub(crate) fn encapsulate_v4(head: &mut [u8; LEN_V4], inner_len: usize, o: &Oute
         total << 48 | (ipv4::DONT_FRAGMENT as u64) << 16 | OUTER_TTL << 8 | protocol::UDP as u64,
         sum << 48 | (s.vtep4 as u64) << 16 | dst >> 16,
         dst << 48 | src_port << 32 | dst_port << 16 | udp_len as u64,
-        (vxlan::FLAG_VNI as u64) << 40 | (o.vni as u64) >> 8,
+        (vxlan::FLAG_VNI as u64) << 40 | u64::from(o.vni) >> 8,
     ];
     for (i, word) in words.iter().enumerate() {
         wire::be::set_u64(head, i * 8, *word);
     }
-    wire::be::set_u16(head, 48, (o.vni << 8) as u16);
+    wire::be::set_u16(head, 48, (o.vni.0 << 8) as u16);
 }
 
 #[inline(always)]

@@ -88,7 +88,7 @@ fn written() -> Settings {
 fn outer(v6: bool) -> Outer {
     let remote = if v6 { Addr::v6(0x2001_0db8 << 96 | 2) } else { Addr::v4(0x0a0b_0c0d) };
     let (dmac, smac) = (0x0211_2233_4455, 0x02aa_bbcc_ddee);
-    Outer { dmac, smac, v6, remote, tos: 0xb9, flow: 0x1234_5678_9abc_def0, vni: 0xabcdef }
+    Outer { dmac, smac, v6, remote, tos: 0xb9, flow: 0x1234_5678_9abc_def0, vni: Vni(0xabcdef) }
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn layout_over_ipv6() {
     assert_eq!((ip.flow_label(), ip.src(), ip.dst()), (flow_label(o.flow), s.vtep6.as_v6(), o.remote.as_v6()));
     let u = udp::Packet::new_checked(ip.payload()).unwrap();
     assert_eq!((u.src_port(), u.dst_port(), u.checksum()), (source_port(o.flow), 4789, 0));
-    assert_eq!(vxlan::Repr::parse(&vxlan::Packet::new_checked(u.payload()).unwrap()).unwrap().vni, 0xabcdef);
+    assert_eq!(vxlan::Repr::parse(&vxlan::Packet::new_checked(u.payload()).unwrap()).unwrap().vni, Vni(0xabcdef));
 }
 
 #[test]

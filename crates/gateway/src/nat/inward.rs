@@ -3,7 +3,7 @@
 //! located, metered, rewritten and emitted like any packet to a VM.
 
 use abi::{
-    DropReason, POLICY_FILTER, POLICY_NAT, SCOPE_BLACKHOLE, SCOPE_INTERNET, SCOPE_LINE, SCOPE_LOCAL, SCOPE_NONE,
+    DropReason, Vni, POLICY_FILTER, POLICY_NAT, SCOPE_BLACKHOLE, SCOPE_INTERNET, SCOPE_LINE, SCOPE_LOCAL, SCOPE_NONE,
     SCOPE_PEER, SCOPE_REGION, VALUE_SCOPE_SHIFT,
 };
 use session::nat::PublicEndpoint;
@@ -69,7 +69,7 @@ fn tenant_of<R: Recorder>(
     enter_vpc(w, p, sight.found(session).inner.vni())
 }
 
-fn enter_vpc<R: Recorder>(w: &Work<'_, R>, p: &mut Packet, vni: u32) -> Result<(), DropReason> {
+fn enter_vpc<R: Recorder>(w: &Work<'_, R>, p: &mut Packet, vni: Vni) -> Result<(), DropReason> {
     let tenant = w.tables.tenant(vni).ok_or(DropReason::NatUnsolicited)?;
     p.policy = w.tables.policy(&tenant);
     if p.policy & POLICY_NAT == 0 {

@@ -12,7 +12,7 @@ pub(crate) mod related;
 pub(crate) mod send;
 pub(crate) mod translate;
 
-use abi::Stage;
+use abi::{Stage, Vni};
 use parking_lot::RwLock;
 use session::nat::{Binding, Flow, PublicEndpoint, Translator};
 use session::{InnerKey, OuterKey, SessionRef};
@@ -66,7 +66,7 @@ pub(crate) fn binding(inner: &InnerKey, outer: &OuterKey) -> Binding {
 }
 
 /// The inner key of a packet or of what it quotes.
-pub(crate) fn inner_key(vni: u32, proto: u8, vm: IpAddr, remote: IpAddr, (near, far): (u16, u16)) -> Option<InnerKey> {
+pub(crate) fn inner_key(vni: Vni, proto: u8, vm: IpAddr, remote: IpAddr, (near, far): (u16, u16)) -> Option<InnerKey> {
     match (vm, remote) {
         (IpAddr::V4(vm), IpAddr::V4(remote)) => {
             Some(InnerKey::v4(vni, proto, vm.to_bits(), near, remote.to_bits(), far))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! From a VM to the Internet: the session of a packet, or a new one; its public endpoint; hairpins.
 
-use abi::{flow_hash_v4, flow_hash_v6, DropReason, POLICY_FILTER};
+use abi::{flow_hash_v4, flow_hash_v6, DropReason, Vni, POLICY_FILTER};
 use session::nat::{Flow, PublicEndpoint, Refusal};
 use session::{Direction, InnerKey, NewSession, Owner, SessionRef};
 use wire::{ethernet, protocol, tcp};
@@ -72,11 +72,11 @@ fn read(p: &Packet, f: &Frame<'_>) -> Result<L4, DropReason> {
     p.prefetched.map_or_else(|| L4::read(ip_of(p, f), p.v6()), |(l4, _)| Ok(l4))
 }
 
-fn key_of(vni: u32, l4: &L4, ports: (u16, u16)) -> Option<InnerKey> {
+fn key_of(vni: Vni, l4: &L4, ports: (u16, u16)) -> Option<InnerKey> {
     inner_key(vni, l4.proto, l4.src.ip(l4.v6), l4.dst.ip(l4.v6), ports)
 }
 
-fn find(sight: SessionView<'_>, vni: u32, l4: &L4, ports: (u16, u16)) -> Option<SessionRef> {
+fn find(sight: SessionView<'_>, vni: Vni, l4: &L4, ports: (u16, u16)) -> Option<SessionRef> {
     sight.inner(&key_of(vni, l4, ports)?)
 }
 

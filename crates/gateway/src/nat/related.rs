@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! ICMP errors (RFC 5508 §4): they belong to the session of the packet that they quote, which went the other way.
 
-use abi::DropReason;
+use abi::{DropReason, Vni};
 use session::{Embedded, SessionRef};
 use wire::{be, checksum, icmpv4, icmpv6, ipv4, ipv6, protocol};
 
@@ -18,7 +18,7 @@ const HEAD: usize = icmpv4::HEADER_LEN;
 const QUOTED: usize = 8;
 
 /// The session of an error that a VM sent.
-pub(crate) fn outward(sight: SessionView<'_>, vni: u32, packet: &[u8], l4: &L4) -> Result<SessionRef, DropReason> {
+pub(crate) fn outward(sight: SessionView<'_>, vni: Vni, packet: &[u8], l4: &L4) -> Result<SessionRef, DropReason> {
     let (q, seq) = quote_of(packet, l4)?;
     if q.icmp == Icmp::Other {
         return Err(DropReason::NatIcmpUnrelated);

@@ -134,7 +134,7 @@ fn decide<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, value: u32) -> Resul
         SCOPE_PEER if u32::from(p.hops) >= PEER_HOPS_MAX => DropReason::RoutePeerLoop,
         SCOPE_PEER => {
             // What the peer's record will most likely ask for is its VM-NC entry.
-            let vni = value & 0xff_ffff;
+            let vni = Vni(value & 0xff_ffff);
             p.next = Next::Peer { vni, bucket: w.tables.tenant_bucket(vni) };
             prefetch_vm(w.tables, p, vni);
             return Ok(());
@@ -155,7 +155,7 @@ fn decide<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, value: u32) -> Resul
 }
 
 /// Goes on in a peer VPC: by proof, if there can be one.
-fn enter<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, vni: u32, bucket: u32) -> Result<(), Verdict> {
+fn enter<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, vni: Vni, bucket: u32) -> Result<(), Verdict> {
     let Some(peer) = w.tables.tenant_from(bucket, vni) else { return end(w, DropReason::RoutePeerGone) };
     p.peer = peer;
     p.hops += 1;
@@ -180,7 +180,7 @@ fn prove<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet) -> Result<(), Verdict
 }
 
 /// Of a destination in a peer VPC nothing was prefetched when the packet was parsed.
-fn prefetch_vm(tables: &Tables, p: &Packet, vni: u32) {
+fn prefetch_vm(tables: &Tables, p: &Packet, vni: Vni) {
     match p.v6() {
         true => tables.prefetch_vm6(vni, p.target.halves()),
         false => tables.prefetch_vm4(vni, p.target.as_v4()),
@@ -191,7 +191,7 @@ fn prefetch_vm(tables: &Tables, p: &Packet, vni: u32) {
 fn note<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, value: u32, shortcut: bool) {
     let scope = Scope::from_number(value >> VALUE_SCOPE_SHIFT);
     let peer = match scope {
-        Scope::Peer => Some(value & 0xff_ffff).filter(|vni| w.tables.tenant(*vni).is_some()),
+        Scope::Peer => Some(Vni(value & 0xff_ffff)).filter(|vni| w.tables.tenant(*vni).is_some()),
         _ => None,
     };
     w.note(

@@ -2,7 +2,7 @@
 //! A small region to test with, packets for it, and a gateway that checks the conservation law after every batch.
 #![allow(dead_code, missing_docs)] // each test file uses its part
 
-use abi::{DropReason, Stats, OPT_ICMP, OPT_SOURCE_STRICT};
+use abi::{DropReason, Stats, Vni, OPT_ICMP, OPT_SOURCE_STRICT};
 use gateway::{Batch, Frame, Gateway, NoRecorder, Recorder, Unresolved, Verdict, HEADROOM};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -21,9 +21,9 @@ pub const NC1: u32 = 0xc000_020b;
 pub const NC2: u32 = 0xc000_020c;
 /// An NC that hosts nothing.
 pub const NC3: u32 = 0xc000_020d;
-pub const RED: u32 = 100;
-pub const BLUE: u32 = 200;
-pub const GREEN: u32 = 300;
+pub const RED: Vni = Vni(100);
+pub const BLUE: Vni = Vni(200);
+pub const GREEN: Vni = Vni(300);
 pub const A: u32 = 0x0a00_0002;
 pub const B: u32 = 0x0a00_0003;
 pub const C: u32 = 0x0b00_0002;
@@ -188,7 +188,7 @@ impl Rig {
         self.writer.commit(&Commit { tenants: vec![change], ..Commit::default() }).unwrap();
     }
 
-    pub fn routes(&mut self, vni: u32, routes: Vec<Route>) {
+    pub fn routes(&mut self, vni: Vni, routes: Vec<Route>) {
         self.change(TenantChange { vni, routes: RoutesChange::Replace(routes), ..TenantChange::default() });
     }
 
@@ -277,7 +277,7 @@ pub struct View<'a> {
     pub dst: IpAddr,
     pub tos: u8,
     pub src_port: u16,
-    pub vni: u32,
+    pub vni: Vni,
     pub inner: &'a [u8],
 }
 
@@ -383,7 +383,7 @@ pub fn solicitation(src_mac: u64, src: u128, target: u128) -> Vec<u8> {
 }
 
 /// Puts an inner frame into VXLAN from an NC to the gateway.
-pub fn tunnel(nc: u32, vni: u32, inner: &[u8]) -> Vec<u8> {
+pub fn tunnel(nc: u32, vni: Vni, inner: &[u8]) -> Vec<u8> {
     let datagram = vxlan_datagram(vni, inner);
     let mut packet = ip_v4(nc, VTEP4, protocol::UDP, &datagram);
     ipv4::Packet::new_unchecked(&mut packet[..]).set_flags_offset(ipv4::DONT_FRAGMENT);
@@ -391,11 +391,11 @@ pub fn tunnel(nc: u32, vni: u32, inner: &[u8]) -> Vec<u8> {
     eth(UPLINK_MAC, NEIGHBOUR_MAC, 0x0800, &packet)
 }
 
-pub fn tunnel6(nc: u128, vni: u32, inner: &[u8]) -> Vec<u8> {
+pub fn tunnel6(nc: u128, vni: Vni, inner: &[u8]) -> Vec<u8> {
     eth(UPLINK_MAC, NEIGHBOUR_MAC, 0x86dd, &ip_v6(nc, vtep6(), protocol::UDP, &vxlan_datagram(vni, inner)))
 }
 
-pub fn vxlan_datagram(vni: u32, inner: &[u8]) -> Vec<u8> {
+pub fn vxlan_datagram(vni: Vni, inner: &[u8]) -> Vec<u8> {
     let (mut u, mut x) = ([0; 8], [0; 8]);
     udp::Repr { src_port: 50_000, dst_port: vxlan::PORT, payload_len: 8 + inner.len() }.emit(&mut u);
     vxlan::Repr { vni }.emit(&mut x);

@@ -7,6 +7,7 @@ use crate::documents::{quick_line, Documents};
 use crate::kinds::*;
 use crate::quick;
 use crate::yaml;
+use abi::Vni;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -129,8 +130,8 @@ pub(crate) fn put_vpc(out: &mut Vec<u8>, v: &Vpc) {
 
 pub(crate) fn read_vpc(r: &mut Reader<'_>, names: &mut Names) -> Result<Vpc, Fault> {
     let name = names.get(r.name()?);
-    let vni = r.below(1 << 24, "VNI")? as u32;
-    if vni == 0 {
+    let vni = Vni(r.below(1 << 24, "VNI")? as u32);
+    if vni == Vni(0) {
         return Err("VNI 0 is no VPC's".into());
     }
     let (gateway_mac, gateways, flags) = (r.mac()?, read_list(r, 16)?, r.byte()?);

@@ -7,6 +7,7 @@ use crate::doc::{check_name, Doc};
 use crate::forms::*;
 use crate::prefix::Mac;
 use crate::written::Written;
+use abi::Vni;
 use std::net::IpAddr;
 
 const GATEWAYS: &str = "up to 16 unicast addresses that may be forwarded, or link-local ones, no VM's";
@@ -17,7 +18,7 @@ fields! {
         /// Name, unique among the documents of its kind.
         name: Name = "metadata.name", OwnName;
         /// VXLAN network identifier, unique. Cannot change.
-        vni: u32 = "spec.vni", int(1, 0xff_ffff).required(stand_ins::vni);
+        vni: Vni = "spec.vni", int(1, 0xff_ffff).required(stand_ins::vni);
         /// MAC address of the gateway in this VPC.
         gateway_mac: Mac = "spec.gateway.mac", GatewayMac;
         /// Addresses that the gateway answers for (ARP, ND, ping) in this VPC. The first of each family is the source of ICMP errors; without one the VPC gets none of that family.
@@ -54,7 +55,7 @@ impl Described for Vpc {
 }
 
 /// MAC address of a VPC's gateway if none is given.
-pub(crate) fn default_gateway_mac(vni: u32) -> Mac {
+pub(crate) fn default_gateway_mac(vni: Vni) -> Mac {
     Mac(0x02 << 40 | u64::from(vni))
 }
 
@@ -74,7 +75,7 @@ impl Slot for GatewayMac {
     fn read(&self, doc: &mut Doc<'_>, path: &str) -> Mac {
         let by_vni = |doc: &Doc<'_>| match doc.is_wrong(path) {
             true => None,
-            false => Some(default_gateway_mac(integer(doc.text("spec.vni")?, 1, 0xff_ffff).ok()? as u32)),
+            false => Some(default_gateway_mac(Vni(integer(doc.text("spec.vni")?, 1, 0xff_ffff).ok()? as u32)),
         };
         doc.get(path, &mac()).or_else(|| by_vni(doc)).unwrap_or_else(stand_ins::mac)
     }

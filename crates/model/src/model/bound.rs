@@ -2,9 +2,10 @@
 //! Who is bound to which groups, VPC by VPC, with every name looked up. What a change does not touch is kept from one change to the
 //! next: the VMs of a VPC are looked up again only when its bindings, VMs or servers, or the VPC itself, have changed.
 
-use super::{Model, Vni};
+use super::Model;
 use crate::kinds::*;
 use crate::prefix::Prefix;
+use abi::Vni;
 use filter::Member;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -4,10 +4,11 @@
 use super::apply::Tx;
 use super::bound::OfVpc;
 use super::named::Fault;
-use super::{Model, Vni};
+use super::Model;
 use crate::documents::Origin;
 use crate::error::Problem;
 use crate::kinds::*;
+use abi::Vni;
 use filter::{GroupSpec, Member, Ruleset, RULES_MAX};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -25,6 +25,7 @@ mod structure;
 mod undo;
 mod view;
 
+use abi::Vni;
 pub(crate) use apply::sort_errors;
 pub use groups::FilterPlan;
 pub use pages::{Position, Snapshot, Wanted};
@@ -41,9 +42,6 @@ use state::Slab;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
-
-/// A VXLAN network identifier.
-pub type Vni = u32;
 
 /// Steps of the search for peer loops at most, for one change of a route.
 pub const PEER_STEPS_MAX: u32 = 1_000_000;
@@ -70,7 +68,7 @@ pub struct Model {
     pub(crate) tunnel_ends: OnceLock<Arc<HashSet<IpAddr>>>,
     pub(crate) vpcs: Slab<Box<VpcState>>,
     pub(crate) vpc_names: BTreeMap<Name, u32>,
-    pub(crate) vnis: HashMap<u32, u32>,
+    pub(crate) vnis: HashMap<Vni, u32>,
     pub(crate) peerings: BTreeMap<Name, [u32; 2]>,
     pub(crate) vm_names: HashMap<Name, (u32, Mac)>,
     pub(crate) route_names: HashMap<Name, (u32, Prefix)>,
@@ -133,12 +131,12 @@ impl Model {
     }
 
     /// VNIs and names of all VPCs.
-    pub fn vpc_names(&self) -> impl Iterator<Item = (u32, Name)> + '_ {
+    pub fn vpc_names(&self) -> impl Iterator<Item = (Vni, Name)> + '_ {
         self.vnis.iter().map(|(vni, id)| (*vni, self.vpc(*id).spec.name.clone()))
     }
 
     /// Name of the VPC with a VNI.
-    pub fn vpc_by_vni(&self, vni: u32) -> Option<&Name> {
+    pub fn vpc_by_vni(&self, vni: Vni) -> Option<&Name> {
         Some(&self.vpc(*self.vnis.get(&vni)?).spec.name)
     }
 

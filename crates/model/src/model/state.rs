@@ -301,13 +301,14 @@ impl VpcState {
 mod tests {
     use super::*;
     use crate::kinds::default_gateway_mac;
+    use abi::Vni;
     use rand::{RngExt, SeedableRng};
 
     fn vpc() -> VpcState {
         VpcState::new(Vpc {
             name: "v".into(),
-            vni: 1,
-            gateway_mac: default_gateway_mac(1),
+            vni: Vni(1),
+            gateway_mac: default_gateway_mac(Vni(1)),
             gateways: vec![],
             icmp: true,
             pick_up: false,

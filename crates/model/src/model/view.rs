@@ -6,6 +6,7 @@ use super::{Model, Undo};
 use crate::kinds::*;
 use crate::plan::{Plan, Work};
 use crate::prefix::{Mac, Prefix};
+use abi::Vni;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -41,13 +42,13 @@ impl<'a> VpcView<'a> {
     }
 
     /// Its routes in order, each with where it leads: to another VPC by its VNI.
-    pub fn routes(&self) -> impl Iterator<Item = (Prefix, Scope<u32>)> + 'a {
+    pub fn routes(&self) -> impl Iterator<Item = (Prefix, Scope<Vni>)> + 'a {
         let view = *self;
         self.state.routes().map(move |(prefix, route)| (prefix, view.target(route)))
     }
 
     /// The route of a prefix.
-    pub fn route(&self, prefix: Prefix) -> Option<Scope<u32>> {
+    pub fn route(&self, prefix: Prefix) -> Option<Scope<Vni>> {
         self.state.route(prefix).map(|route| self.target(route))
     }
 
@@ -62,7 +63,7 @@ impl<'a> VpcView<'a> {
         self.state.vms.get(&mac).map(|vm| self.seen(vm))
     }
 
-    fn target(&self, route: &RouteState) -> Scope<u32> {
+    fn target(&self, route: &RouteState) -> Scope<Vni> {
         route.target.map(|to| self.model.vpc(*to).spec.vni)
     }
 
@@ -78,12 +79,12 @@ impl Model {
     }
 
     /// Every VPC by its VNI.
-    pub fn vpcs_by_vni(&self) -> BTreeMap<u32, VpcView<'_>> {
+    pub fn vpcs_by_vni(&self) -> BTreeMap<Vni, VpcView<'_>> {
         self.vnis.iter().map(|(vni, id)| (*vni, self.view(*id))).collect()
     }
 
     /// The VPC of a VNI.
-    pub fn vpc_of_vni(&self, vni: u32) -> Option<VpcView<'_>> {
+    pub fn vpc_of_vni(&self, vni: Vni) -> Option<VpcView<'_>> {
         self.vnis.get(&vni).map(|id| self.view(*id))
     }
 
@@ -137,7 +138,7 @@ pub struct Touched<'a> {
     /// VPCs that are there.
     pub vpcs: Vec<(VpcView<'a>, Delta)>,
     /// VNIs of VPCs that went; one of them may have come again with another VPC.
-    pub deleted: BTreeSet<u32>,
+    pub deleted: BTreeSet<Vni>,
     /// Tunnel addresses of touched NCs, before.
     pub ncs_before: BTreeSet<IpAddr>,
     /// And after.
@@ -171,7 +172,7 @@ struct Steps<'a> {
     model: &'a Model,
     gateway: bool,
     deltas: BTreeMap<u32, Delta>,
-    deleted: BTreeSet<u32>,
+    deleted: BTreeSet<Vni>,
     ncs_before: BTreeSet<IpAddr>,
     ncs_after: BTreeSet<IpAddr>,
 }

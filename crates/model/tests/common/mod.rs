@@ -2,6 +2,7 @@
 //! Random change sets over a small universe, in which everything meets everything.
 #![allow(dead_code)]
 
+use abi::Vni;
 use compile::*;
 use model::*;
 use rand::seq::IndexedRandom;
@@ -117,7 +118,7 @@ impl Generator {
                 let peerings: BTreeSet<Name> = (0..self.rng.random_range(0..9)).map(|_| self.name("p", 6)).collect();
                 Object::Vpc(Box::new(Vpc {
                     name: format!("v{i}").into(),
-                    vni,
+                    vni: Vni(vni),
                     gateway_mac: Mac(0x0200_0000_0000 + u64::from(self.rng.random_range(1..20u32))),
                     gateways: self.addresses(2),
                     icmp: self.rng.random(),
@@ -240,7 +241,7 @@ pub fn start(g: &mut Generator) -> Naive {
         let (name, vni) = (format!("v{i}").into(), i + 1);
         put(Object::Vpc(Box::new(Vpc {
             name,
-            vni,
+            vni: Vni(vni),
             gateway_mac,
             gateways: vec![],
             icmp: true,

@@ -247,6 +247,7 @@ fn code(key: &[u8]) -> Code {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use abi::Vni;
     use states::{Direction, Fsm, State};
 
     const NOW: u64 = 1_800_000_000;
@@ -256,8 +257,8 @@ mod tests {
             [(Some(Fsm::Established), State::Open), (None, State::Opening), (Some(Fsm::TimeWait), State::Closing)];
         let one = |i: u32| {
             let key = match i % 4 {
-                0 => Key::v6(7, 6, u128::from(i) << 64, 80, 5, 1024),
-                _ => Key::v4(7, 17, 0x0a00_0000 + i, 53, 0x0a01_0000, 1024),
+                0 => Key::v6(Vni(7), 6, u128::from(i) << 64, 80, 5, 1024),
+                _ => Key::v4(Vni(7), 17, 0x0a00_0000 + i, 53, 0x0a01_0000, 1024),
             };
             let (tcp, state) = states[i as usize % 3];
             (key, Connection { tcp, state, began: Direction::In, probed: i.is_multiple_of(5), away: false })

@@ -4,6 +4,7 @@
 
 use super::pool::{Address, TenantUse};
 use super::types::*;
+use abi::Vni;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::AtomicU64;
@@ -28,7 +29,7 @@ pub struct PoolSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SnatSpec {
     /// The VPC.
-    pub vni: u32,
+    pub vni: Vni,
     /// Positions of its pools, in the order in which they are used.
     pub pools: Vec<usize>,
     /// Which packets come in.
@@ -73,7 +74,7 @@ pub struct ElasticSpec {
     /// The public address; it lies in a pool.
     pub addr: u32,
     /// VPC.
-    pub vni: u32,
+    pub vni: Vni,
     /// What it does.
     pub usage: ElasticUse,
 }
@@ -124,14 +125,14 @@ pub struct NatConfig {
     pub(super) version: u64,
     pub(super) pools: Vec<Pool>,
     ranges: Vec<Range>,
-    pub(super) tenants: HashMap<u32, Tenant>,
+    pub(super) tenants: HashMap<Vni, Tenant>,
     elastics: HashMap<u32, ElasticSpec>,
     /// (VNI, VM) to its own address.
-    own: HashMap<(u32, u32), u32>,
+    own: HashMap<(Vni, u32), u32>,
     /// (VNI, VM) to the forwards that lead to it, each with its public address.
-    forwards: HashMap<(u32, u32), Vec<(u32, Forward)>>,
+    forwards: HashMap<(Vni, u32), Vec<(u32, Forward)>>,
     /// First and last address and VNI, in order.
-    ipv6: Vec<(u128, u128, u32)>,
+    ipv6: Vec<(u128, u128, Vni)>,
     pub(super) by_addr: HashMap<u32, Arc<Address>>,
 }
 
@@ -168,7 +169,7 @@ impl NatConfig {
             c.pools.push(Pool { spec: pool.clone(), addresses, chunks, dry_until: AtomicU64::new(0) });
         }
         c.ranges.sort_by_key(|r| r.first);
-        let usage = |vni: u32| old.tenants.get(&vni).map_or_else(Default::default, |t| t.usage.clone());
+        let usage = |vni: Vni| old.tenants.get(&vni).map_or_else(Default::default, |t| t.usage.clone());
         for s in &spec.snats {
             c.tenants.insert(s.vni, Tenant { usage: usage(s.vni), snat: Some(s.clone()) });
             c.ipv6.extend(s.ipv6.iter().map(|(first, last)| (*first, *last, s.vni)));
@@ -210,7 +211,7 @@ impl NatConfig {
     }
 
     /// Whether a VPC has a way out.
-    pub fn serves(&self, vni: u32) -> bool {
+    pub fn serves(&self, vni: Vni) -> bool {
         self.tenants.contains_key(&vni)
     }
 
@@ -226,19 +227,19 @@ impl NatConfig {
         (addr <= r.last).then_some(r.pool)
     }
 
-    fn vpc_of_ipv6(&self, addr: u128) -> Option<u32> {
+    fn vpc_of_ipv6(&self, addr: u128) -> Option<Vni> {
         let after = self.ipv6.partition_point(|(first, _, _)| *first <= addr);
         let (_, last, vni) = self.ipv6[after.checked_sub(1)?];
         (addr <= last).then_some(vni)
     }
 
     /// Whether an IPv6 source may go out of this VPC.
-    pub(super) fn source6(&self, vni: u32, addr: u128) -> bool {
+    pub(super) fn source6(&self, vni: Vni, addr: u128) -> bool {
         self.vpc_of_ipv6(addr) == Some(vni)
     }
 
     /// The fixed public endpoint of a VM's port: its own address, or a forward that leads to it.
-    pub(super) fn fixed(&self, vni: u32, proto: u8, vm: u32, port: u16) -> Option<(u32, u16)> {
+    pub(super) fn fixed(&self, vni: Vni, proto: u8, vm: u32, port: u16) -> Option<(u32, u16)> {
         if let Some(addr) = self.own.get(&(vni, vm)) {
             return Some((*addr, port));
         }
@@ -270,7 +271,7 @@ impl NatConfig {
     }
 
     /// Whether Snat of this VPC may use this address.
-    pub(super) fn snat_may_use(&self, vni: u32, addr: u32) -> bool {
+    pub(super) fn snat_may_use(&self, vni: Vni, addr: u32) -> bool {
         let own = matches!(self.elastics.get(&addr), Some(ElasticSpec { usage: ElasticUse::Vm(_), .. }));
         let snat = self.tenants.get(&vni).and_then(|t| t.snat.as_ref());
         !own && snat.is_some_and(|s| self.pool_of(addr).is_some_and(|p| s.pools.contains(&p)))

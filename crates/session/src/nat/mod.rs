@@ -30,6 +30,7 @@ mod vm;
 #[cfg(test)]
 mod tests;
 
+use abi::Vni;
 pub use config::{ElasticSpec, ElasticUse, Forward, NatConfig, NatSpec, Pool, PoolSpec, SnatSpec};
 pub use types::*;
 pub use usage::{Holder, PoolUse, TenantPorts};
@@ -149,13 +150,13 @@ impl Translator {
 
     /// Starts to load where a VM's ports are noted, for [`Translator::prefetch`] some packets later.
     #[inline]
-    pub fn prefetch_vm(&self, vni: u32, vm: u32) {
+    pub fn prefetch_vm(&self, vni: Vni, vm: u32) {
         self.hints.prefetch(u64::from(vni) << 32 | u64::from(vm));
     }
 
     /// Starts to load what [`Translator::outbound`] will need for a new connection of a VM's port.
     #[inline]
-    pub fn prefetch(&self, vni: u32, proto: u8, vm: u32, vm_port: u16) {
+    pub fn prefetch(&self, vni: Vni, proto: u8, vm: u32, vm_port: u16) {
         if let Some(protocol) = Protocol::from_number(proto) {
             let vm = u64::from(vni) << 32 | u64::from(vm);
             self.hints.follow(self.part_of(vm), vm, vm::key(protocol, vm_port));
@@ -305,7 +306,7 @@ impl Translator {
             let stale = part.vms.iter().filter(|(_, vm)| vm.version != config.version).map(|(word, _)| word);
             for word in stale.collect::<Vec<u64>>() {
                 let Some(vm) = part.vms.get_mut(word) else { continue };
-                follow(&config, (word >> 32) as u32, vm);
+                follow(&config, Vni((word >> 32) as u32), vm);
                 if vm.is_empty() {
                     part.vms.remove(word);
                 }
@@ -499,7 +500,7 @@ fn draw(vm: &Vm, snat: &SnatSpec, block: u16) -> Result<u16, Refusal> {
 }
 
 /// Holds what a VM has against a configuration.
-fn follow(config: &NatConfig, vni: u32, vm: &mut Vm) {
+fn follow(config: &NatConfig, vni: Vni, vm: &mut Vm) {
     vm.version = config.version;
     vm.keep_only(|addr| config.by_addr.get(&addr).filter(|_| config.snat_may_use(vni, addr)).cloned());
 }

@@ -6,6 +6,7 @@
 
 use super::config::Forward;
 use super::types::{Protocol, Refusal};
+use abi::Vni;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Arc, OnceLock};
 
@@ -16,13 +17,13 @@ const CHUNKS: usize = 65536 / CHUNK as usize;
 const OWNED: u64 = 1 << 63;
 
 /// The word of an owner.
-pub(super) fn owner_word(vni: u32, vm: u32) -> u64 {
+pub(super) fn owner_word(vni: Vni, vm: u32) -> u64 {
     OWNED | u64::from(vni) << 32 | u64::from(vm)
 }
 
 /// VNI and VM of an owner's word.
-pub(super) fn owner_of(word: u64) -> Option<(u32, u32)> {
-    (word & OWNED != 0).then_some(((word >> 32) as u32 & 0xff_ffff, word as u32))
+pub(super) fn owner_of(word: u64) -> Option<(Vni, u32)> {
+    (word & OWNED != 0).then_some((Vni((word >> 32) as u32 & 0xff_ffff), word as u32))
 }
 
 /// What is in use of an address; outlives configurations.
@@ -79,7 +80,7 @@ impl Address {
     }
 
     /// VNI and VM that hold a chunk.
-    pub fn owner(&self, chunk: u16) -> Option<(u32, u32)> {
+    pub fn owner(&self, chunk: u16) -> Option<(Vni, u32)> {
         owner_of(self.holding.owners.get()?[usize::from(chunk)].load(Acquire))
     }
 

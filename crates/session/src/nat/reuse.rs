@@ -6,6 +6,7 @@
 //! one public address lie in one part, so a worker looks for a free port under one lock.
 
 use abi::Mix;
+use abi::Vni;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -24,7 +25,7 @@ pub(super) struct Side {
 }
 
 /// The VM that uses a port: VNI, address, port.
-pub(super) type User = (u32, u32, u16);
+pub(super) type User = (Vni, u32, u16);
 type Key = (u64, u64);
 
 fn key(side: Side, port: u16) -> Key {

@@ -18,7 +18,7 @@ pub(super) fn pool(first: u32, count: u32) -> PoolSpec {
     PoolSpec { name: "p".into(), ranges, ports: (1024, 65535), block: 64, reuse: false }
 }
 
-pub(super) fn snat(vni: u32) -> SnatSpec {
+pub(super) fn snat(vni: Vni) -> SnatSpec {
     let filtering = Filtering::AddressAndPortDependent;
     let (ipv6, ports_max) = (Vec::new(), 1 << 20);
     SnatSpec { vni, pools: vec![0], filtering, ipv6, ipv6_inbound: false, ports_max, vm_ports_max: 4096 }
@@ -32,7 +32,7 @@ pub(super) fn vm(n: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 0, n)
 }
 
-pub(super) fn flow(vni: u32, n: u8, port: u16) -> Flow {
+pub(super) fn flow(vni: Vni, n: u8, port: u16) -> Flow {
     Flow { vni, proto: 17, vm_addr: vm(n).into(), vm_port: port, remote: REMOTE.into(), remote_port: 53 }
 }
 
@@ -46,54 +46,54 @@ fn v4(e: PublicEndpoint) -> (Ipv4Addr, u16) {
 #[test]
 fn one_port_looks_the_same_to_every_destination_and_a_vm_keeps_its_address() {
     let t = Translator::new(1);
-    t.configure(&spec(vec![pool(0, 8)], vec![snat(7)]));
-    let a = v4(t.outbound(&flow(7, 5, 4000), 0).unwrap());
-    let other = Flow { remote: Ipv4Addr::new(9, 9, 9, 9).into(), remote_port: 1, ..flow(7, 5, 4000) };
+    t.configure(&spec(vec![pool(0, 8)], vec![snat(Vni(7))]));
+    let a = v4(t.outbound(&flow(Vni(7), 5, 4000), 0).unwrap());
+    let other = Flow { remote: Ipv4Addr::new(9, 9, 9, 9).into(), remote_port: 1, ..flow(Vni(7), 5, 4000) };
     assert_eq!(v4(t.outbound(&other, 0).unwrap()), a);
     for port in 5000..5200 {
-        let (addr, p) = v4(t.outbound(&flow(7, 5, port), 0).unwrap());
+        let (addr, p) = v4(t.outbound(&flow(Vni(7), 5, port), 0).unwrap());
         assert!(addr == a.0 && p >= 1024);
     }
     // The same private address of another VPC is another VM.
-    t.configure(&spec(vec![pool(0, 8)], vec![snat(7), snat(8)]));
-    assert_ne!(v4(t.outbound(&flow(8, 5, 4000), 0).unwrap()), a);
+    t.configure(&spec(vec![pool(0, 8)], vec![snat(Vni(7)), snat(Vni(8))]));
+    assert_ne!(v4(t.outbound(&flow(Vni(8), 5, 4000), 0).unwrap()), a);
     assert_eq!(t.pool_use()[0].held, 5 * 64);
 }
 
 #[test]
 fn udp_keeps_parity_while_there_are_such_ports_and_nobody_gets_a_well_known_one() {
     let t = Translator::new(11);
-    t.configure(&spec(vec![pool(0, 1)], vec![snat(7)]));
+    t.configure(&spec(vec![pool(0, 1)], vec![snat(Vni(7))]));
     let port = |f: Flow| t.outbound(&f, 0).unwrap().port;
     for (i, vm_port) in (53..117).step_by(2).chain((500..564).step_by(2)).enumerate() {
-        let public = port(flow(7, 1, vm_port));
+        let public = port(flow(Vni(7), 1, vm_port));
         assert!(public >= 1024 && public % 2 == vm_port % 2, "{i}: {public} for {vm_port}");
     }
     assert_eq!(t.pool_use()[0].held, 64, "odd ones and even ones share a block");
     // Without one of its parity in the block at hand it takes the other rather than a new block.
-    let odd: Vec<u16> = (0..64).map(|i| port(flow(7, 2, 3001 + 2 * i))).collect();
+    let odd: Vec<u16> = (0..64).map(|i| port(flow(Vni(7), 2, 3001 + 2 * i))).collect();
     assert_eq!(odd.iter().filter(|p| **p % 2 == 1).count(), 32);
     assert_eq!(t.pool_use()[0].held, 128);
     // TCP has no use for parity: its ports are as hard to guess as a block lets them be.
-    let even = (0..32).filter(|i| port(Flow { proto: 6, ..flow(7, 3, 4000 + 2 * i) }) % 2 == 0).count();
+    let even = (0..32).filter(|i| port(Flow { proto: 6, ..flow(Vni(7), 3, 4000 + 2 * i) }) % 2 == 0).count();
     assert!((1..32).contains(&even), "{even}");
 }
 
 #[test]
 fn limits_refuse_and_give_back() {
     let t = Translator::new(2);
-    let limited = SnatSpec { ports_max: 128, vm_ports_max: 64, ..snat(7) };
+    let limited = SnatSpec { ports_max: 128, vm_ports_max: 64, ..snat(Vni(7)) };
     t.configure(&spec(vec![pool(0, 1)], vec![limited]));
-    let fill = |n| assert!((0..64).all(|p| t.outbound(&flow(7, n, 2000 + p), 0).is_ok()));
+    let fill = |n| assert!((0..64).all(|p| t.outbound(&flow(Vni(7), n, 2000 + p), 0).is_ok()));
     fill(1);
-    assert_eq!(t.outbound(&flow(7, 1, 9), 0), Err(Refusal::VmPorts));
+    assert_eq!(t.outbound(&flow(Vni(7), 1, 9), 0), Err(Refusal::VmPorts));
     fill(2);
-    assert_eq!(t.outbound(&flow(7, 3, 9), 0), Err(Refusal::TenantPorts));
-    let one = Binding { flow: flow(7, 1, 2000), public: t.outbound(&flow(7, 1, 2000), 0).unwrap() };
+    assert_eq!(t.outbound(&flow(Vni(7), 3, 9), 0), Err(Refusal::TenantPorts));
+    let one = Binding { flow: flow(Vni(7), 1, 2000), public: t.outbound(&flow(Vni(7), 1, 2000), 0).unwrap() };
     t.release(&one, 5);
-    assert_eq!(t.outbound(&flow(7, 1, 9), 5), Err(Refusal::VmPorts), "another session still uses it");
+    assert_eq!(t.outbound(&flow(Vni(7), 1, 9), 5), Err(Refusal::VmPorts), "another session still uses it");
     t.release(&one, 5);
-    assert_eq!(t.outbound(&flow(7, 1, 9), 6).unwrap(), one.public, "it lingers only until its port is wanted");
+    assert_eq!(t.outbound(&flow(Vni(7), 1, 9), 6).unwrap(), one.public, "it lingers only until its port is wanted");
     let u = t.tenant_use()[0];
     assert_eq!((u.ports, u.refused_vm, u.refused_tenant, u.refused_dry), (128, 2, 1, 0));
 }
@@ -102,14 +102,16 @@ fn limits_refuse_and_give_back() {
 fn what_the_configuration_no_longer_gives_is_taken_back_and_the_rest_stays() {
     let t = Translator::new(5);
     let pools = |first, second| {
-        let snats = vec![SnatSpec { pools: vec![first], ..snat(7) }, SnatSpec { pools: vec![second], ..snat(8) }];
+        let snats =
+            vec![SnatSpec { pools: vec![first], ..snat(Vni(7)) }, SnatSpec { pools: vec![second], ..snat(Vni(8)) }];
         spec(vec![pool(0, 1), pool(1, 1)], snats)
     };
     t.configure(&pools(0, 1));
     let of = |vni, n, p| Binding { flow: flow(vni, n, p), public: t.outbound(&flow(vni, n, p), 0).unwrap() };
     let held = || (t.pool_use()[0].held, t.pool_use()[1].held);
-    let mine: Vec<Binding> = (1..40).flat_map(|n| (0..70).map(move |p| (n, p))).map(|(n, p)| of(7, n, p)).collect();
-    let other = of(8, 1, 1);
+    let mine: Vec<Binding> =
+        (1..40).flat_map(|n| (0..70).map(move |p| (n, p))).map(|(n, p)| of(Vni(7), n, p)).collect();
+    let other = of(Vni(8), 1, 1);
     assert_eq!(held(), (39 * 128, 64));
     assert!(mine.iter().chain([&other]).all(|b| t.holds(b)));
     // Half of them linger.
@@ -133,21 +135,21 @@ fn what_the_configuration_no_longer_gives_is_taken_back_and_the_rest_stays() {
 fn a_dry_pool_refuses_and_is_filled_again() {
     let t = Translator::new(3);
     let narrow = PoolSpec { ports: (1024, 1024 + 127), ..pool(0, 1) };
-    t.configure(&spec(vec![narrow.clone()], vec![snat(7)]));
-    let of = |n, p| Binding { flow: flow(7, n, p), public: t.outbound(&flow(7, n, p), 0).unwrap() };
+    t.configure(&spec(vec![narrow.clone()], vec![snat(Vni(7))]));
+    let of = |n, p| Binding { flow: flow(Vni(7), n, p), public: t.outbound(&flow(Vni(7), n, p), 0).unwrap() };
     let held: Vec<Binding> = (0..128).map(|p| of(1, 3000 + p)).collect();
-    assert_eq!(t.outbound(&flow(7, 2, 1), 0), Err(Refusal::PoolDry));
+    assert_eq!(t.outbound(&flow(Vni(7), 2, 1), 0), Err(Refusal::PoolDry));
     held.iter().for_each(|b| t.release(b, 1));
     let later = LINGER_NS;
-    assert!(t.outbound(&flow(7, 2, 1), later).is_ok());
-    t.release(&Binding { flow: flow(7, 2, 1), public: t.outbound(&flow(7, 2, 1), later).unwrap() }, later);
+    assert!(t.outbound(&flow(Vni(7), 2, 1), later).is_ok());
+    t.release(&Binding { flow: flow(Vni(7), 2, 1), public: t.outbound(&flow(Vni(7), 2, 1), later).unwrap() }, later);
     // Another address is added while the pool is in use.
     t.configure(&spec(
         vec![PoolSpec { ranges: vec![(u32::from(POOL), u32::from(POOL) + 1)], ..narrow }],
-        vec![snat(7)],
+        vec![snat(Vni(7))],
     ));
     assert_eq!(t.pool_use()[0].held, 64);
-    assert!((0..192).all(|p| t.outbound(&flow(7, 3, p), later).is_ok()));
+    assert!((0..192).all(|p| t.outbound(&flow(Vni(7), 3, p), later).is_ok()));
 }
 
 #[test]
@@ -155,28 +157,28 @@ fn elastic_addresses_lead_both_ways_and_forwards_keep_their_ports_from_snat() {
     let (own, shared) = (u32::from(POOL) + 1, u32::from(POOL));
     let forward = Forward { protocol: Protocol::Tcp, first: 8000, last: 8009, vm_addr: vm(6).into(), vm_port: 80 };
     let low = Forward { protocol: Protocol::Udp, first: 1024, last: 1086, vm_addr: vm(6).into(), vm_port: 2000 };
-    let mut s = spec(vec![PoolSpec { ports: (1024, 1087), ..pool(0, 2) }], vec![snat(7)]);
+    let mut s = spec(vec![PoolSpec { ports: (1024, 1087), ..pool(0, 2) }], vec![snat(Vni(7))]);
     s.elastics = vec![
-        ElasticSpec { addr: own, vni: 7, usage: ElasticUse::Vm(vm(5).into()) },
-        ElasticSpec { addr: shared, vni: 7, usage: ElasticUse::Forwards(vec![forward, low]) },
+        ElasticSpec { addr: own, vni: Vni(7), usage: ElasticUse::Vm(vm(5).into()) },
+        ElasticSpec { addr: shared, vni: Vni(7), usage: ElasticUse::Forwards(vec![forward, low]) },
     ];
     let t = Translator::new(4);
     t.configure(&s);
-    let gre = Flow { proto: 47, ..flow(7, 5, 0) };
+    let gre = Flow { proto: 47, ..flow(Vni(7), 5, 0) };
     assert_eq!(v4(t.outbound(&gre, 0).unwrap()).0, Ipv4Addr::from(own));
-    assert_eq!(t.outbound(&Flow { proto: 47, ..flow(7, 6, 0) }, 0), Err(Refusal::ProtocolUnserved));
+    assert_eq!(t.outbound(&Flow { proto: 47, ..flow(Vni(7), 6, 0) }, 0), Err(Refusal::ProtocolUnserved));
     let public = |addr: u32, port| PublicEndpoint { addr: Ipv4Addr::from(addr).into(), port };
-    let target = |n, vm_port| Some(Target { vni: 7, vm_addr: vm(n).into(), vm_port });
+    let target = |n, vm_port| Some(Target { vni: Vni(7), vm_addr: vm(n).into(), vm_port });
     assert_eq!(t.inbound(public(own, 22), 6), target(5, 22));
     assert_eq!(t.inbound(public(shared, 8003), 6), target(6, 83));
     assert_eq!(t.inbound(public(shared, 8003), 17), None);
     assert_eq!(t.inbound(public(shared, 8010), 6), None);
-    assert_eq!(t.outbound(&Flow { proto: 6, ..flow(7, 6, 83) }, 0), Ok(public(shared, 8003)));
+    assert_eq!(t.outbound(&Flow { proto: 6, ..flow(Vni(7), 6, 83) }, 0), Ok(public(shared, 8003)));
     // All UDP ports of the pool but one are forwarded; Snat has that one alone.
-    assert_eq!(t.outbound(&flow(7, 9, 1), 0), Ok(public(shared, 1087)));
-    assert_eq!(t.outbound(&flow(7, 9, 2), 0), Err(Refusal::PoolDry));
+    assert_eq!(t.outbound(&flow(Vni(7), 9, 1), 0), Ok(public(shared, 1087)));
+    assert_eq!(t.outbound(&flow(Vni(7), 9, 2), 0), Err(Refusal::PoolDry));
     assert_eq!(t.config().public(IpAddr::V4(shared.into())), Some(PublicKind::Pool));
-    let elastic = PublicKind::Elastic { vni: 7, vm_addr: vm(5).into() };
+    let elastic = PublicKind::Elastic { vni: Vni(7), vm_addr: vm(5).into() };
     assert_eq!(t.config().public(IpAddr::V4(own.into())), Some(elastic));
     assert_eq!(t.config().public(Ipv4Addr::new(203, 0, 113, 2).into()), None);
 }
@@ -184,11 +186,11 @@ fn elastic_addresses_lead_both_ways_and_forwards_keep_their_ports_from_snat() {
 #[test]
 fn an_open_mapping_lets_anyone_in_a_closed_one_nobody() {
     let t = Translator::new(5);
-    let open = SnatSpec { filtering: Filtering::EndpointIndependent, ..snat(7) };
-    t.configure(&spec(vec![pool(0, 1)], vec![open, snat(8)]));
-    let a = t.outbound(&flow(7, 1, 4000), 0).unwrap();
-    let b = t.outbound(&flow(8, 1, 4000), 0).unwrap();
-    assert_eq!(t.inbound(a, 17), Some(Target { vni: 7, vm_addr: vm(1).into(), vm_port: 4000 }));
+    let open = SnatSpec { filtering: Filtering::EndpointIndependent, ..snat(Vni(7)) };
+    t.configure(&spec(vec![pool(0, 1)], vec![open, snat(Vni(8))]));
+    let a = t.outbound(&flow(Vni(7), 1, 4000), 0).unwrap();
+    let b = t.outbound(&flow(Vni(8), 1, 4000), 0).unwrap();
+    assert_eq!(t.inbound(a, 17), Some(Target { vni: Vni(7), vm_addr: vm(1).into(), vm_port: 4000 }));
     assert_eq!((t.inbound(a, 6), t.inbound(b, 17)), (None, None));
     assert_eq!(t.mappings(), (2, 3), "a packet let in holds the mapping too");
 }
@@ -197,8 +199,8 @@ fn an_open_mapping_lets_anyone_in_a_closed_one_nobody() {
 fn reused_ports_serve_each_destination_once() {
     let t = Translator::new(6);
     let tight = PoolSpec { ports: (1024, 1033), reuse: true, ..pool(0, 1) };
-    t.configure(&spec(vec![tight], vec![snat(7)]));
-    let to = |n: u8, p: u16, r: u16| Flow { remote_port: r, ..flow(7, n, p) };
+    t.configure(&spec(vec![tight], vec![snat(Vni(7))]));
+    let to = |n: u8, p: u16, r: u16| Flow { remote_port: r, ..flow(Vni(7), n, p) };
     let mut seen = std::collections::HashSet::new();
     for r in 1..=20 {
         for i in 0..10 {
@@ -221,27 +223,27 @@ fn ipv6_goes_out_as_it_is_from_its_own_prefixes() {
     let prefix = |n: u128| (0x2001_0db8_u128 << 96 | n << 64, 0x2001_0db8_u128 << 96 | n << 64 | u128::from(u64::MAX));
     let t = Translator::new(7);
     let with = |vni, n| SnatSpec { ipv6: vec![prefix(n)], ..snat(vni) };
-    t.configure(&spec(vec![pool(0, 1)], vec![with(7, 1), with(8, 2)]));
+    t.configure(&spec(vec![pool(0, 1)], vec![with(Vni(7), 1), with(Vni(8), 2)]));
     let own = Ipv6Addr::from(prefix(1).0 + 5);
-    let out = Flow { vm_addr: own.into(), remote: Ipv6Addr::LOCALHOST.into(), ..flow(7, 0, 99) };
+    let out = Flow { vm_addr: own.into(), remote: Ipv6Addr::LOCALHOST.into(), ..flow(Vni(7), 0, 99) };
     let same = PublicEndpoint { addr: own.into(), port: 99 };
     assert_eq!(t.outbound(&out, 0), Ok(same));
-    assert_eq!(t.outbound(&Flow { vni: 8, ..out }, 0), Err(Refusal::SourceOutside));
+    assert_eq!(t.outbound(&Flow { vni: Vni(8), ..out }, 0), Err(Refusal::SourceOutside));
     assert_eq!(t.inbound(same, 6), None);
-    let open = SnatSpec { ipv6_inbound: true, ..with(7, 1) };
-    t.configure(&spec(vec![pool(0, 1)], vec![open, with(8, 2)]));
-    assert_eq!(t.inbound(same, 6), Some(Target { vni: 7, vm_addr: own.into(), vm_port: 99 }));
-    assert_eq!(t.config().public(Ipv6Addr::from(prefix(2).1).into()), Some(PublicKind::Ipv6 { vni: 8 }));
+    let open = SnatSpec { ipv6_inbound: true, ..with(Vni(7), 1) };
+    t.configure(&spec(vec![pool(0, 1)], vec![open, with(Vni(8), 2)]));
+    assert_eq!(t.inbound(same, 6), Some(Target { vni: Vni(7), vm_addr: own.into(), vm_port: 99 }));
+    assert_eq!(t.config().public(Ipv6Addr::from(prefix(2).1).into()), Some(PublicKind::Ipv6 { vni: Vni(8) }));
     assert_eq!(t.config().public(Ipv6Addr::from(prefix(3).0).into()), None);
 }
 
 #[test]
 fn everything_comes_back_from_the_sessions() {
-    let s = spec(vec![pool(0, 4)], vec![snat(7), snat(8)]);
+    let s = spec(vec![pool(0, 4)], vec![snat(Vni(7)), snat(Vni(8))]);
     let (before, after) = (Translator::new(8), Translator::new(9));
     before.configure(&s);
     let make = |vni, n, p| Binding { flow: flow(vni, n, p), public: before.outbound(&flow(vni, n, p), 0).unwrap() };
-    let mut sessions: Vec<Binding> = (0..3000).map(|i| make(7 + i % 2, (i % 11) as u8, 1000 + i as u16)).collect();
+    let mut sessions: Vec<Binding> = (0..3000).map(|i| make(Vni(7 + i % 2), (i % 11) as u8, 1000 + i as u16)).collect();
     sessions.reverse();
     after.configure(&s);
     assert!(sessions.iter().all(|b| after.restore(b)));
@@ -249,7 +251,7 @@ fn everything_comes_back_from_the_sessions() {
     let again = sessions.iter().all(|b| after.outbound(&b.flow, 0) == Ok(b.public));
     assert!(again, "a mapping is the same after the restart");
     // A second claim to a port is refused, and so is an address that is no longer in a pool.
-    let thief = Binding { flow: flow(7, 99, 1), public: sessions[0].public };
+    let thief = Binding { flow: flow(Vni(7), 99, 1), public: sessions[0].public };
     assert!(!after.restore(&thief));
     let outside = PublicEndpoint { addr: Ipv4Addr::new(1, 2, 3, 4).into(), port: 5000 };
     assert!(!after.restore(&Binding { public: outside, ..sessions[0] }));
@@ -259,9 +261,9 @@ fn everything_comes_back_from_the_sessions() {
 #[test]
 fn an_address_that_leaves_the_pool_is_left_by_new_connections() {
     let t = Translator::new(10);
-    t.configure(&spec(vec![pool(0, 1)], vec![snat(7)]));
-    let old = Binding { flow: flow(7, 1, 4000), public: t.outbound(&flow(7, 1, 4000), 0).unwrap() };
-    t.configure(&spec(vec![pool(1, 1)], vec![snat(7)]));
+    t.configure(&spec(vec![pool(0, 1)], vec![snat(Vni(7))]));
+    let old = Binding { flow: flow(Vni(7), 1, 4000), public: t.outbound(&flow(Vni(7), 1, 4000), 0).unwrap() };
+    t.configure(&spec(vec![pool(1, 1)], vec![snat(Vni(7))]));
     assert!(!t.judge(&old));
     let new = Binding { public: t.outbound(&old.flow, 0).unwrap(), ..old };
     assert_ne!(new.public, old.public);
@@ -286,10 +288,10 @@ fn ports_of_forwards_are_never_given_away() {
             forward(1024 + 384, 1024 + 384, protocol),
             forward(1024 + 511, 1024 + 511, protocol),
         ];
-        let elastic = ElasticSpec { addr, vni: 7, usage: ElasticUse::Forwards(kept) };
+        let elastic = ElasticSpec { addr, vni: Vni(7), usage: ElasticUse::Forwards(kept) };
         let spec = NatSpec {
             pools: vec![PoolSpec { ports: (1024, 1024 + 511), block: 128, ..pool(0, 1) }],
-            snats: vec![SnatSpec { ports_max: 100_000, ..snat(7) }],
+            snats: vec![SnatSpec { ports_max: 100_000, ..snat(Vni(7)) }],
             elastics: vec![elastic],
         };
         t.configure(&spec);
@@ -297,7 +299,7 @@ fn ports_of_forwards_are_never_given_away() {
         // Each VM one session: it holds a block, or what is left.
         let mut held = Vec::new();
         for n in 1..=20 {
-            let Ok(e) = t.outbound(&flow(7, n, 5000), 0) else { break };
+            let Ok(e) = t.outbound(&flow(Vni(7), n, 5000), 0) else { break };
             ports.push(e.port);
             held.push(t.pool_use()[0].held);
         }
@@ -305,7 +307,7 @@ fn ports_of_forwards_are_never_given_away() {
         assert_eq!(held, [128, 256, 320, 384, 448, 512]);
         for n in 1..=6 {
             for p in 0..200 {
-                if let Ok(e) = t.outbound(&flow(7, n, 6000 + p), 0) {
+                if let Ok(e) = t.outbound(&flow(Vni(7), n, 6000 + p), 0) {
                     ports.push(e.port);
                 }
             }
@@ -328,15 +330,15 @@ fn ports_of_forwards_are_never_given_away() {
 fn the_pool_and_the_holders_are_told() {
     let t = Translator::new(4);
     let two = PoolSpec { ports: (2048, 2048 + 255), block: 128, ..pool(0, 2) };
-    t.configure(&spec(vec![two], vec![snat(7)]));
-    let e = t.outbound(&flow(7, 5, 4000), 0).unwrap();
-    let tcp = Flow { proto: 6, ..flow(7, 5, 4001) };
+    t.configure(&spec(vec![two], vec![snat(Vni(7))]));
+    let e = t.outbound(&flow(Vni(7), 5, 4000), 0).unwrap();
+    let tcp = Flow { proto: 6, ..flow(Vni(7), 5, 4001) };
     t.outbound(&tcp, 0).unwrap();
     let usage = &t.pool_use()[0];
     assert_eq!((usage.addresses, usage.ports, usage.held, usage.reused, usage.reuse), (2, 512, 128, 0, false));
     assert!((2048..2304).contains(&e.port));
     let tenant = t.tenant_use()[0];
-    assert_eq!((tenant.vni, tenant.ports, tenant.reused), (7, 128, 0));
+    assert_eq!((tenant.vni, tenant.ports, tenant.reused), (Vni(7), 128, 0));
     assert_eq!(t.tenant_use().len(), 1);
 }
 
@@ -347,10 +349,10 @@ fn a_block_that_passes_a_limit_is_tried_as_a_chunk() {
         let t = Translator::new(6);
         t.configure(&spec(
             vec![PoolSpec { block: 256, ..pool(0, 1) }],
-            vec![SnatSpec { vm_ports_max, ports_max, ..snat(7) }],
+            vec![SnatSpec { vm_ports_max, ports_max, ..snat(Vni(7)) }],
         ));
-        let taken = (0..600).map_while(|p| t.outbound(&flow(7, 1, 2000 + p), 0).ok()).count();
-        (taken, t.outbound(&flow(7, 1, 9000), 0).unwrap_err(), t.tenant_use()[0].ports)
+        let taken = (0..600).map_while(|p| t.outbound(&flow(Vni(7), 1, 2000 + p), 0).ok()).count();
+        (taken, t.outbound(&flow(Vni(7), 1, 9000), 0).unwrap_err(), t.tenant_use()[0].ports)
     };
     assert_eq!(ports(256, 4096), (256, Refusal::VmPorts, 256));
     assert_eq!(ports(320, 4096), (320, Refusal::VmPorts, 320));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What goes into translation and comes out of it.
 
+use abi::Vni;
 use std::net::IpAddr;
 use thiserror::Error;
 
@@ -54,7 +55,7 @@ impl Protocol {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flow {
     /// VPC of the VM.
-    pub vni: u32,
+    pub vni: Vni,
     /// Protocol number of the IP header.
     pub proto: u8,
     /// The VM's address.
@@ -80,7 +81,7 @@ pub struct PublicEndpoint {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
     /// VPC.
-    pub vni: u32,
+    pub vni: Vni,
     /// The VM's address.
     pub vm_addr: IpAddr,
     /// The VM's port.
@@ -95,14 +96,14 @@ pub enum PublicKind {
     /// 1:1 elastic address of a VM.
     Elastic {
         /// VPC.
-        vni: u32,
+        vni: Vni,
         /// The VM's address.
         vm_addr: IpAddr,
     },
     /// IPv6 address inside the announced prefixes of a VPC; nothing is translated.
     Ipv6 {
         /// VPC.
-        vni: u32,
+        vni: Vni,
     },
 }
 

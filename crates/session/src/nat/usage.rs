@@ -3,6 +3,7 @@
 
 use super::pool::CHUNK;
 use super::{Translator, Vm};
+use abi::Vni;
 use std::net::Ipv4Addr;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -27,7 +28,7 @@ pub struct PoolUse {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// VPC.
-    pub vni: u32,
+    pub vni: Vni,
     /// The VM.
     pub vm: Ipv4Addr,
     /// Public address.
@@ -42,7 +43,7 @@ pub struct Holder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TenantPorts {
     /// VPC.
-    pub vni: u32,
+    pub vni: Vni,
     /// Ports that its VMs hold.
     pub ports: u64,
     /// Its limit.
@@ -94,13 +95,13 @@ impl Translator {
 
     /// Who holds ports of the addresses that `wanted` names, part by part; `each` returns whether to go on. Never more than
     /// one part's holders are in memory.
-    pub fn holders(&self, wanted: impl Fn(u32, Ipv4Addr) -> bool, mut each: impl FnMut(Holder) -> bool) {
+    pub fn holders(&self, wanted: impl Fn(Vni, Ipv4Addr) -> bool, mut each: impl FnMut(Holder) -> bool) {
         let mut list = Vec::new();
         for part in &self.parts {
             {
                 let part = part.lock();
                 for (word, vm) in part.vms.iter() {
-                    let (vni, addr) = ((word >> 32) as u32, Ipv4Addr::from(word as u32));
+                    let (vni, addr) = (Vni((word >> 32) as u32), Ipv4Addr::from(word as u32));
                     if wanted(vni, addr) {
                         let of = |h: super::vm::PortBlock| Holder {
                             vni,

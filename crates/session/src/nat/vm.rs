@@ -418,6 +418,7 @@ impl Vm {
 mod tests {
     use super::*;
     use crate::nat::pool::owner_word;
+    use abi::Vni;
 
     #[test]
     fn a_mapping_knows_its_block_and_bit_and_how_long_it_stays() {
@@ -454,7 +455,7 @@ mod tests {
     fn vm() -> (Vm, Arc<Address>) {
         let (usage, address) = (Arc::new(TenantUse::default()), Arc::new(Address::new(9, Vec::new(), None)));
         let mut vm = Vm::new(usage, Mix(3));
-        assert!(address.take(20, owner_word(7, 5)) && vm.usage.draw(64, 64));
+        assert!(address.take(20, owner_word(Vni(7), 5)) && vm.usage.draw(64, 64));
         vm.add_chunk(address.clone(), 20);
         (vm, address)
     }
@@ -505,7 +506,7 @@ mod tests {
     #[test]
     fn a_chunk_in_the_place_of_another_is_used() {
         let (mut vm, address) = vm();
-        assert!(address.take(21, owner_word(7, 5)) && vm.usage.draw(64, 128));
+        assert!(address.take(21, owner_word(Vni(7), 5)) && vm.usage.draw(64, 128));
         vm.add_chunk(address.clone(), 21);
         let all: Vec<(u16, (u32, u16))> = (0..128).map(|p| (p, vm.map(Protocol::Tcp, p, 0).unwrap())).collect();
         assert_eq!((vm.map(Protocol::Tcp, 500, 0), vm.ports()), (None, 128));
@@ -513,7 +514,7 @@ mod tests {
             assert!(!vm.release(Protocol::Tcp, *p, *public, None, false));
         }
         assert_eq!((vm.ports(), address.held(), vm.map(Protocol::Tcp, 500, 0)), (64, 1, None));
-        assert!(address.take(30, owner_word(7, 5)) && vm.usage.draw(64, 128));
+        assert!(address.take(30, owner_word(Vni(7), 5)) && vm.usage.draw(64, 128));
         vm.add_chunk(address.clone(), 30);
         assert_eq!((vm.map(Protocol::Tcp, 500, 0), vm.ports(), vm.blocks.len()), (Some((9, 30 * 64)), 128, 2));
         assert_eq!(vm.addresses().iter().map(|a| a.addr).collect::<Vec<_>>(), [9]);

@@ -11,7 +11,7 @@ fn place<T>(of: &T) -> usize {
 #[test]
 fn buckets_and_records_are_asked_for_before_they_are_read() {
     let t = tracker(Options { sessions: 700_000, initial: 64, ..Options::default() });
-    let new: Vec<NewSession> = (0..200).map(|n| udp(1, n, n as u16)).collect();
+    let new: Vec<NewSession> = (0..200).map(|n| udp(Vni(1), n, n as u16)).collect();
     let mut made = Vec::new();
     for new in &new {
         let (shared, _) = t.shared_for_tests();
@@ -53,7 +53,7 @@ fn buckets_and_records_are_asked_for_before_they_are_read() {
                 let records = prefetched(|| found = guard.prefetch_records(&candidates));
                 assert!(found && records.contains(&line(made[n].0)), "session {n}");
             }
-            let other = udp(2, n as u32, 9).inner;
+            let other = udp(Vni(2), n as u32, 9).inner;
             let candidates = guard.candidates_inner(&other);
             let mut found = true;
             let seconds = prefetched(|| found = guard.prefetch_records(&candidates));
@@ -69,8 +69,8 @@ fn buckets_and_records_are_asked_for_before_they_are_read() {
 #[test]
 fn tenants_and_vms_are_asked_for_before_a_session_is_counted() {
     let quotas = crate::quota::Quotas::new(5, TenantLimits::default());
-    let vm = |n: u32| crate::quota::vm_of(7, std::net::IpAddr::V4(n.into()));
-    let tenant = quotas.tenant(7);
+    let vm = |n: u32| crate::quota::vm_of(Vni(7), std::net::IpAddr::V4(n.into()));
+    let tenant = quotas.tenant(Vni(7));
     (0..600).for_each(|n| quotas.adopt(tenant, &vm(n), true, false));
     let mut bucket = 0;
     for n in 0..600 {
@@ -80,16 +80,16 @@ fn tenants_and_vms_are_asked_for_before_a_session_is_counted() {
         bucket += u32::from(Some(all[0]) == quotas.place_for_tests(&vm(n)));
     }
     assert!(bucket > 400, "{bucket} of 600 lie where they are asked for");
-    assert_eq!(prefetched(|| quotas.prefetch_tenant(7)), [place(tenant)]);
-    assert!(prefetched(|| quotas.prefetch_tenant(8)).is_empty());
-    assert_eq!(prefetched(|| quotas.prefetch(&crate::quota::vm_of(8, std::net::IpAddr::V4(1.into())))).len(), 1);
+    assert_eq!(prefetched(|| quotas.prefetch_tenant(Vni(7))), [place(tenant)]);
+    assert!(prefetched(|| quotas.prefetch_tenant(Vni(8))).is_empty());
+    assert_eq!(prefetched(|| quotas.prefetch(&crate::quota::vm_of(Vni(8), std::net::IpAddr::V4(1.into())))).len(), 1);
 }
 
 /// While sessions end by time, each one's record, tenant, buckets and VM were asked for some sessions earlier.
 #[test]
 fn what_ends_by_time_is_asked_for_ahead() {
     let t = tracker(Options { sessions: 4096, initial: 64, ..Options::default() });
-    let new: Vec<NewSession> = (0..300).map(|n| udp(1 + n % 3, n, n as u16)).collect();
+    let new: Vec<NewSession> = (0..300).map(|n| udp(Vni(1 + n % 3), n, n as u16)).collect();
     let made: Vec<SessionRef> = new.iter().map(|new| t.create(new, S, &mut never).unwrap()).collect();
     let (shared, _) = t.shared_for_tests();
     let (lines, salt, index) = (shared.lines, shared.salt(), shared.root(0x18));

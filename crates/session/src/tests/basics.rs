@@ -7,15 +7,15 @@ use wire::tcp::{ACK, SYN};
 #[test]
 fn a_session_is_found_by_both_keys_until_its_time_is_up() {
     let t = tracker(Options::default());
-    let new = udp(7, 0x0a00_0001, 4000);
+    let new = udp(Vni(7), 0x0a00_0001, 4000);
     let at = t.create(&new, 10 * S, &mut never).unwrap();
     let sessions = t.sessions();
     {
         let guard = sessions.enter();
         assert_eq!(guard.find_inner(&new.inner), Some(at));
         assert_eq!(guard.find_outer(&new.outer), Some(at));
-        assert_eq!(guard.find_inner(&udp(8, 0x0a00_0001, 4000).inner), None);
-        assert_eq!(guard.find_inner(&udp(7, 0x0a00_0001, 4001).inner), None);
+        assert_eq!(guard.find_inner(&udp(Vni(8), 0x0a00_0001, 4000).inner), None);
+        assert_eq!(guard.find_inner(&udp(Vni(7), 0x0a00_0001, 4001).inner), None);
         let record = guard.record(at);
         assert_eq!((record.inner(), record.outer(), record.epoch()), (new.inner, new.outer, 1));
         assert_eq!(record.state(), State::OneSided);
@@ -26,9 +26,9 @@ fn a_session_is_found_by_both_keys_until_its_time_is_up() {
         assert_eq!(record.counts(), Counts { packets: 3, bytes: 200 });
     }
     assert_eq!(t.create(&new, 12 * S, &mut never), Err(Refusal::Exists(at)));
-    let other = NewSession { inner: udp(7, 0x0a00_0001, 4001).inner, ..new };
+    let other = NewSession { inner: udp(Vni(7), 0x0a00_0001, 4001).inner, ..new };
     assert_eq!(t.create(&other, 12 * S, &mut never), Err(Refusal::OuterTaken));
-    let stats = t.tenant(7).unwrap();
+    let stats = t.tenant(Vni(7)).unwrap();
     assert_eq!((stats.sessions, stats.half_open, stats.created), (1, 0, 1));
     let mut ended = Vec::new();
     for now in 13..312 {
@@ -43,7 +43,7 @@ fn a_session_is_found_by_both_keys_until_its_time_is_up() {
     assert!(e.session.start.abs_diff(10 * S) < S / 10 && e.session.last.abs_diff(12 * S) < S / 10);
     assert_eq!(sessions.enter().find_inner(&new.inner), None);
     assert_eq!(
-        (t.find_outer(&new.outer), t.tenant(7).unwrap().sessions, t.sessions_of_vm(7, [10, 0, 0, 1].into())),
+        (t.find_outer(&new.outer), t.tenant(Vni(7)).unwrap().sessions, t.sessions_of_vm(Vni(7), [10, 0, 0, 1].into())),
         (None, 0, 0)
     );
 }
@@ -51,26 +51,26 @@ fn a_session_is_found_by_both_keys_until_its_time_is_up() {
 #[test]
 fn a_record_is_reused_only_when_its_readers_have_left() {
     let t = tracker(Options::default());
-    let at = t.create(&udp(7, 1, 1), S, &mut never).unwrap();
+    let at = t.create(&udp(Vni(7), 1, 1), S, &mut never).unwrap();
     let sessions = t.sessions();
     let guard = sessions.enter();
     assert!(t.remove(at, S, &mut |e| assert_eq!(e.reason, EndReason::Removed)));
     assert!(!t.remove(at, S, &mut never));
     for now in 2..5 {
         t.expire(now * S, 100, &mut never);
-        assert_ne!(t.create(&udp(7, 1, now as u16), now * S, &mut never), Ok(at));
+        assert_ne!(t.create(&udp(Vni(7), 1, now as u16), now * S, &mut never), Ok(at));
     }
     drop(guard);
     t.expire(5 * S, 100, &mut never);
-    assert_eq!(t.create(&udp(7, 1, 9), 5 * S, &mut never), Ok(at));
+    assert_eq!(t.create(&udp(Vni(7), 1, 9), 5 * S, &mut never), Ok(at));
 }
 
 #[test]
 fn a_stray_is_refused_or_picked_up() {
     let t = tracker(Options::default());
     let segment = |flags| L4View::Tcp(Segment { flags, seq: 100, ack: 200, window: 1000, ..Segment::default() });
-    let mut new = udp(7, 1, 1);
-    new.inner = InnerKey::v4(7, 6, 1, 1, 2, 2);
+    let mut new = udp(Vni(7), 1, 1);
+    new.inner = InnerKey::v4(Vni(7), 6, 1, 1, 2, 2);
     new.outer = OuterKey::v4(6, 9, 1, 2, 2);
     new.view = segment(ACK);
     assert_eq!(t.create(&new, S, &mut never), Err(Refusal::Drop(DropReason::SessionStray)));
@@ -89,8 +89,8 @@ fn a_pair_is_found_by_both_directions_and_by_nobody_else() {
     let v4 = |n: u8| std::net::IpAddr::from([10, 0, 0, n]);
     let v6 = |n: u16| std::net::IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, n]);
     for (a, b) in [(v4(5), v4(6)), (v6(5), v6(6))] {
-        let there = PairKey::new(17, (7, a, 1000), (9, b, 53), false).unwrap();
-        let back = PairKey::new(17, (9, b, 53), (7, a, 1000), false).unwrap();
+        let there = PairKey::new(17, (Vni(7), a, 1000), (Vni(9), b, 53), false).unwrap();
+        let back = PairKey::new(17, (Vni(9), b, 53), (Vni(7), a, 1000), false).unwrap();
         assert_eq!((there.0, there.1, back.1), (back.0, Direction::Out, Direction::In));
         let new = NewSession {
             inner: there.0.inner(),
@@ -106,7 +106,7 @@ fn a_pair_is_found_by_both_directions_and_by_nobody_else() {
         assert_eq!(t.create(&new, S, &mut never), Err(Refusal::Exists(made)));
         assert_eq!(t.find_pair(&back.0), Some(made));
         assert_eq!((t.find_inner(&new.inner), t.find_outer(&new.outer)), (None, None));
-        let other = PairKey::new(17, (7, a, 1000), (8, b, 53), false).unwrap();
+        let other = PairKey::new(17, (Vni(7), a, 1000), (Vni(8), b, 53), false).unwrap();
         assert_eq!(t.find_pair(&other.0), None, "another peer with the same address");
         let translated = NewSession { outer: new.inner.untranslated(), owner: Owner::None, ..new };
         let second = t.create(&translated, S, &mut never).unwrap();

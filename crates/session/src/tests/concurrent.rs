@@ -7,12 +7,12 @@ use std::sync::atomic::AtomicU64;
 
 /// A session whose every field follows from its number, so that a reader can tell whether what it reads is of one piece.
 fn nth(i: u32) -> NewSession {
-    let mut new = udp(1 + i % 4, 1, 1);
-    new.inner = InnerKey::v4(1 + i % 4, 17, i, i as u16, !i, 53);
+    let mut new = udp(Vni(1 + i % 4), 1, 1);
+    new.inner = InnerKey::v4(Vni(1 + i % 4), 17, i, i as u16, !i, 53);
     new.outer = OuterKey::v4(17, i ^ 0x5555_5555, i as u16 ^ 0x3333, !i, 53);
     new.epoch = i as u16;
     if i.is_multiple_of(5) {
-        new.inner = InnerKey::v6(1 + i % 4, 17, u128::from(i) << 64 | u128::from(!i), i as u16, i.into(), 53);
+        new.inner = InnerKey::v6(Vni(1 + i % 4), 17, u128::from(i) << 64 | u128::from(!i), i as u16, i.into(), 53);
         new.outer = new.inner.untranslated();
     }
     new

@@ -29,8 +29,8 @@ fn every_bit_of_a_key_is_in_its_hash_and_kinds_of_keys_have_hashes_of_their_own(
     let all4 = turned(w4).chain([w4]).flat_map(|w| [InnerKey::V4(w).hash(9), OuterKey::V4(w).hash(9)]);
     let all6 = turned(w6).chain([w6]).map(|w| InnerKey::V6(w).hash(9));
     let others = [0, 1, 0x80_0000, 0xff_ffff, 0x1234];
-    let pairs4 = turned(w4).chain([w4]).flat_map(|w| others.map(|o| PairKey::with(InnerKey::V4(w), o).hash(9)));
-    let pairs6 = turned(w6).chain([w6]).flat_map(|w| others.map(|o| PairKey::with(InnerKey::V6(w), o).hash(9)));
+    let pairs4 = turned(w4).chain([w4]).flat_map(|w| others.map(|o| PairKey::with(InnerKey::V4(w), Vni(o)).hash(9)));
+    let pairs6 = turned(w6).chain([w6]).flat_map(|w| others.map(|o| PairKey::with(InnerKey::V6(w), Vni(o)).hash(9)));
     let (mut n, mut tags) = (0, std::collections::HashSet::new());
     for hash in all4.chain(all6).chain(pairs4).chain(pairs6) {
         assert!(seen.insert(hash), "two keys have one hash");
@@ -43,7 +43,7 @@ fn every_bit_of_a_key_is_in_its_hash_and_kinds_of_keys_have_hashes_of_their_own(
     assert_ne!(InnerKey::V4(w4).hash(9), InnerKey::V4(w4).hash(8));
     assert_ne!(InnerKey::V6(w6).hash(9), InnerKey::V6(w6).hash(8));
     assert_eq!(InnerKey::V6(w6).hash(9), OuterKey::V6(w6).hash(9));
-    assert_ne!(PairKey::with(InnerKey::V6(w6), 7).hash(9), PairKey::with(InnerKey::V6(w6), 7).hash(8));
+    assert_ne!(PairKey::with(InnerKey::V6(w6), Vni(7)).hash(9), PairKey::with(InnerKey::V6(w6), Vni(7)).hash(8));
 }
 
 #[test]
@@ -97,17 +97,17 @@ fn rng_line(n: u32) -> u32 {
 
 /// A session of each kind: IPv4 and IPv6, translated and between two ends inside.
 fn kinds() -> [NewSession; 4] {
-    let end = |vni, addr: std::net::IpAddr, port| (vni, addr, port);
+    let end = |vni, addr: std::net::IpAddr, port| (Vni(vni), addr, port);
     let (a, b) = (std::net::Ipv4Addr::new(10, 0, 1, 5), std::net::Ipv4Addr::new(10, 0, 1, 6));
     let pair4 = PairKey::new(17, end(7, a.into(), 70), end(9, b.into(), 80), false).unwrap().0;
     let pair6 = PairKey::new(17, end(7, a.to_ipv6_mapped().into(), 70), end(9, b.to_ipv6_mapped().into(), 80), false)
         .unwrap()
         .0;
-    let six = InnerKey::v6(0x12_3456, 17, 0xfd00 << 112 | 5, 1000, 0x2001_0db8 << 96 | 9, 53);
+    let six = InnerKey::v6(Vni(0x12_3456), 17, 0xfd00 << 112 | 5, 1000, 0x2001_0db8 << 96 | 9, 53);
     let pair =
-        |key: PairKey| NewSession { inner: key.inner(), outer: key.outer(), owner: Owner::Filter, ..udp(7, 1, 1) };
-    let out = NewSession { inner: six, outer: six.untranslated(), owner: Owner::None, ..udp(1, 1, 1) };
-    [NewSession { epoch: 0xffff, ..udp(0x12_3456, 0x0a00_0001, 1000) }, out, pair(pair4), pair(pair6)]
+        |key: PairKey| NewSession { inner: key.inner(), outer: key.outer(), owner: Owner::Filter, ..udp(Vni(7), 1, 1) };
+    let out = NewSession { inner: six, outer: six.untranslated(), owner: Owner::None, ..udp(Vni(1), 1, 1) };
+    [NewSession { epoch: 0xffff, ..udp(Vni(0x12_3456), 0x0a00_0001, 1000) }, out, pair(pair4), pair(pair6)]
 }
 
 fn inner_words(key: InnerKey) -> Vec<InnerKey> {
@@ -145,7 +145,7 @@ fn a_record_is_of_its_keys_and_of_no_other() {
         assert!(outer.iter().all(|other| !outer_is(lines, record, at, other)), "{n}");
         // The other end's VPC.
         assert!(
-            (0..24).all(|bit| !pair_is(lines, record, at, &PairKey::with(new.inner, pair.other() ^ 1 << bit))),
+            (0..24).all(|bit| !pair_is(lines, record, at, &PairKey::with(new.inner, Vni(pair.other().0 ^ 1 << bit)))),
             "{n}"
         );
         // The words that there are, read as a key of the other family.
@@ -243,7 +243,7 @@ impl Small {
     fn record(&mut self, which: usize, buckets: [u32; 2]) -> (u32, u64) {
         loop {
             self.next += 1;
-            let new = udp(1, 0x0a00_0000 + self.next / 60_000, (self.next % 60_000) as u16);
+            let new = udp(Vni(1), 0x0a00_0000 + self.next / 60_000, (self.next % 60_000) as u16);
             let hashes = crate::key::hashes_of(new.owner, &new.inner, &new.outer, SALT);
             let of = |h: u64| buckets_of(TABLE, h).map(|line| line - FIRST);
             if of(hashes[which]) == buckets && tag_of(hashes[0]) != tag_of(hashes[1]) {
@@ -435,7 +435,7 @@ fn a_record_waits_for_the_readers_of_its_time_and_for_no_other() {
     let (first, second) = (t.sessions(), t.sessions().clone());
     let room = || t.stats().room;
     let gone = |port| {
-        let at = t.create(&udp(1, 5, port), S, &mut never).unwrap();
+        let at = t.create(&udp(Vni(1), 5, port), S, &mut never).unwrap();
         assert!(t.remove(at, S, &mut |_| {}));
     };
     let full = room();

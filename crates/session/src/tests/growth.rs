@@ -4,8 +4,8 @@
 use super::*;
 
 fn nth(i: u32) -> NewSession {
-    let mut new = udp(1 + i % 7, 0x0a00_0000 + i / 7 % 5000, (i % 50_000) as u16);
-    new.inner = InnerKey::v4(1 + i % 7, 17, 0x0a00_0000 + i / 7 % 5000, (i % 50_000) as u16, 0x0101_0101 + i, 53);
+    let mut new = udp(Vni(1 + i % 7), 0x0a00_0000 + i / 7 % 5000, (i % 50_000) as u16);
+    new.inner = InnerKey::v4(Vni(1 + i % 7), 17, 0x0a00_0000 + i / 7 % 5000, (i % 50_000) as u16, 0x0101_0101 + i, 53);
     new.outer = OuterKey::v4(17, 0xc633_6400 + i / 50_000, (i % 50_000) as u16, 0x0101_0101 + i, 53);
     new
 }
@@ -81,8 +81,8 @@ fn the_index_grows_under_readers_and_loses_nobody() {
 /// The same session in IPv6.
 fn nth6(i: u32) -> NewSession {
     let vm = 0x2001_0db8 << 96 | u128::from(i);
-    let mut new = udp(1, 1, 1);
-    new.inner = InnerKey::v6(1, 17, vm, 7, 0x2001_0db9 << 96, 53);
+    let mut new = udp(Vni(1), 1, 1);
+    new.inner = InnerKey::v6(Vni(1), 17, vm, 7, 0x2001_0db9 << 96, 53);
     new.outer = OuterKey::v6(17, vm, 7, 0x2001_0db9 << 96, 53);
     new
 }

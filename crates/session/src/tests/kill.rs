@@ -14,17 +14,17 @@ const MEMORY: &str = "TUNNY_TEST_SESSIONS";
 const KEPT: u16 = 2000;
 
 fn kept(i: u16) -> NewSession {
-    udp(1, 1, i)
+    udp(Vni(1), 1, i)
 }
 
 /// Sessions that come and go.
 fn passing(rng: &mut ChaCha8Rng) -> NewSession {
     let i = rng.random_range(0..20_000u32);
-    let mut new = udp(2 + i % 5, 100 + i / 5 % 100, (i % 5000) as u16);
-    new.inner = InnerKey::v4(2 + i % 5, 17, 100 + i / 5 % 100, (i % 5000) as u16, i, 53);
+    let mut new = udp(Vni(2 + i % 5), 100 + i / 5 % 100, (i % 5000) as u16);
+    new.inner = InnerKey::v4(Vni(2 + i % 5), 17, 100 + i / 5 % 100, (i % 5000) as u16, i, 53);
     new.outer = OuterKey::v4(17, 7, (i % 5000) as u16, i, 53);
     if i % 3 == 0 {
-        new.inner = InnerKey::v6(2 + i % 5, 17, i.into(), 1, 9, 53);
+        new.inner = InnerKey::v6(Vni(2 + i % 5), 17, i.into(), 1, 9, 53);
         new.outer = new.inner.untranslated();
     }
     new
@@ -122,7 +122,7 @@ fn a_killed_tracker_loses_no_session_and_leaves_nothing_behind() {
                 mended.dangling += found.dangling;
                 mended.sessions = found.sessions;
                 check(&t, 10 * S);
-                assert_eq!(t.tenant(1).unwrap().sessions, u32::from(KEPT));
+                assert_eq!(t.tenant(Vni(1)).unwrap().sessions, u32::from(KEPT));
                 t.stats()
             };
             let (_, again) = Tracker::attach(memory.clone(), options(), 10 * S).unwrap();
@@ -168,7 +168,7 @@ fn garbage_is_sorted_out_or_refused_and_never_read_beyond() {
         let (t, found) = Tracker::attach(memory, options(), S).unwrap();
         println!("{found:?}");
         check(&t, S);
-        t.create(&udp(77, 9, 9), S, &mut |_| {}).unwrap();
+        t.create(&udp(Vni(77), 9, 9), S, &mut |_| {}).unwrap();
         for now in 1..400 {
             t.expire(now * S, 100_000, &mut |_| {});
         }

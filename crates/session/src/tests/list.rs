@@ -5,18 +5,18 @@ use super::*;
 use std::net::IpAddr;
 
 fn v6(n: u16) -> NewSession {
-    let inner = InnerKey::v6(9, 17, 0xfd00 << 112 | 5, n, 0x2001_0db8 << 96 | 9, 53);
-    NewSession { inner, outer: inner.untranslated(), owner: Owner::None, ..udp(9, 5, n) }
+    let inner = InnerKey::v6(Vni(9), 17, 0xfd00 << 112 | 5, n, 0x2001_0db8 << 96 | 9, 53);
+    NewSession { inner, outer: inner.untranslated(), owner: Owner::None, ..udp(Vni(9), 5, n) }
 }
 
 /// Each field of a filter decides by itself, whatever the others say.
 #[test]
 fn a_session_is_listed_if_every_field_that_is_asked_for_is_its_own() {
     let t = tracker(Options::default());
-    let new = udp(7, 0x0a00_0001, 4000);
+    let new = udp(Vni(7), 0x0a00_0001, 4000);
     t.create(&new, S, &mut never).unwrap();
     let is = Filter {
-        vni: Some(7),
+        vni: Some(Vni(7)),
         proto: Some(17),
         vm: Some(IpAddr::from([10, 0, 0, 1])),
         vm_port: Some(4000),
@@ -34,7 +34,7 @@ fn a_session_is_listed_if_every_field_that_is_asked_for_is_its_own() {
     assert_eq!((found(&is), found(&Filter::default())), (1, 1));
     let other = IpAddr::from([10, 0, 0, 2]);
     let changes: [fn(&mut Filter, IpAddr); 9] = [
-        |f, _| f.vni = Some(8),
+        |f, _| f.vni = Some(Vni(8)),
         |f, _| f.proto = Some(6),
         |f, a| f.vm = Some(a),
         |f, _| f.vm_port = Some(4001),
@@ -57,7 +57,7 @@ fn a_session_is_listed_if_every_field_that_is_asked_for_is_its_own() {
 fn a_listing_in_pieces_sees_every_session_once() {
     let t = tracker(Options { initial: 1, ..Options::default() });
     let mut made: Vec<SessionRef> =
-        (0..300u16).map(|i| t.create(&udp(7, i.into(), i), S, &mut never).unwrap()).collect();
+        (0..300u16).map(|i| t.create(&udp(Vni(7), i.into(), i), S, &mut never).unwrap()).collect();
     made.extend((0..300).map(|i| t.create(&v6(i), S, &mut never).unwrap()));
     let gone = [0, 5, 299, 300, 310, 599].map(|i| made[i]);
     gone.iter().for_each(|at| assert!(t.remove(*at, S, &mut |_| {})));
@@ -81,19 +81,20 @@ fn a_listing_in_pieces_sees_every_session_once() {
 fn sessions_are_removed_for_the_reason_that_is_given_and_the_others_stay() {
     let t = tracker(Options::default());
     let all: Vec<NewSession> =
-        (0..100).map(|i| udp(7 + u32::from(i) % 2, i.into(), i)).chain((0..20).map(v6)).collect();
+        (0..100).map(|i| udp(Vni(7 + u32::from(i) % 2), i.into(), i)).chain((0..20).map(v6)).collect();
     for new in &all {
         t.create(new, S, &mut never).unwrap();
     }
     let (mut ended, mut from, mut calls) = (Vec::new(), Some(Cursor::default()), 0);
     while let Some(at) = from {
-        let which = &mut |s: &SessionInfo| (s.inner.vni() == 8 || s.inner.is_v6()).then_some(EndReason::Untranslated);
+        let which =
+            &mut |s: &SessionInfo| (s.inner.vni() == Vni(8) || s.inner.is_v6()).then_some(EndReason::Untranslated);
         from = t.remove_where(at, 16, 2 * S, which, &mut |e| ended.push(*e));
         calls += 1;
     }
     assert!(calls > 4);
     assert_eq!(ended.len(), 70);
-    assert!(ended.iter().all(|e| e.reason == EndReason::Untranslated && e.released && e.session.inner.vni() != 7));
+    assert!(ended.iter().all(|e| e.reason == EndReason::Untranslated && e.released && e.session.inner.vni() != Vni(7)));
     let stats = t.stats();
     assert_eq!((stats.sessions, stats.created, stats.ended), (50, 120, [0, 0, 0, 0, 0, 70]));
     check(&t, 2 * S);
@@ -103,8 +104,8 @@ fn sessions_are_removed_for_the_reason_that_is_given_and_the_others_stay() {
 #[test]
 fn a_session_set_aside_is_not_one_of_the_fast_path_until_its_place_is_another_s() {
     let t = tracker(Options::default());
-    let fast = |t: &Tracker| t.tenant(7).unwrap().fast;
-    let new = [1u16, 2, 3].map(|port| udp(7, 5, port));
+    let fast = |t: &Tracker| t.tenant(Vni(7)).unwrap().fast;
+    let new = [1u16, 2, 3].map(|port| udp(Vni(7), 5, port));
     let at = new.map(|new| t.create(&new, S, &mut never).unwrap());
     let answer =
         |i: usize| assert_eq!(t.judge(at[i], Direction::In, &L4View::Other, 60, S, &mut never).after, State::Paired);
@@ -136,7 +137,7 @@ fn a_session_set_aside_is_not_one_of_the_fast_path_until_its_place_is_another_s(
 fn progress_adds_up() {
     let t = tracker(Options::default());
     for i in 0..1000 {
-        t.create(&udp(7, 5, i), S, &mut never).unwrap();
+        t.create(&udp(Vni(7), 5, i), S, &mut never).unwrap();
     }
     let (mut told, mut ended, mut most) = (0, 0, 0);
     for now in 2..60 {

@@ -43,7 +43,7 @@ pub(crate) fn tracker(options: Options) -> Tracker {
 }
 
 /// A UDP session of VM `vm` and its port towards 8.8.8.8:53, with itself as public port.
-pub(crate) fn udp(vni: u32, vm: u32, port: u16) -> NewSession {
+pub(crate) fn udp(vni: Vni, vm: u32, port: u16) -> NewSession {
     NewSession {
         inner: InnerKey::v4(vni, 17, vm, port, 0x0808_0808, 53),
         outer: OuterKey::v4(17, 0xc633_6400 | vm & 0xff, port, 0x0808_0808, 53),

@@ -67,7 +67,7 @@ struct World {
     memory: Arc<dyn SessionMemory>,
     options: Options,
     twins: Twins,
-    limits: HashMap<u32, TenantLimits>,
+    limits: HashMap<Vni, TenantLimits>,
     now: u64,
     restarted: u64,
     events: u64,
@@ -99,11 +99,11 @@ fn random_new(rng: &mut ChaCha8Rng) -> NewSession {
     let (inner, outer);
     if rng.random_bool(0.25) {
         let vm = u128::from(vni) << 96 | u128::from(rng.random_range(0..5u32));
-        inner = InnerKey::v6(vni, proto, vm, port.0, rng.random_range(0..3u32).into(), port.1);
+        inner = InnerKey::v6(Vni(vni), proto, vm, port.0, rng.random_range(0..3u32).into(), port.1);
         outer = inner.untranslated();
     } else {
         let remote = rng.random_range(0..3);
-        inner = InnerKey::v4(vni, proto, rng.random_range(0..5), port.0, remote, port.1);
+        inner = InnerKey::v4(Vni(vni), proto, rng.random_range(0..5), port.0, remote, port.1);
         outer = OuterKey::v4(proto, rng.random_range(0..2), rng.random_range(0..400), remote, port.1);
     }
     NewSession {
@@ -129,7 +129,7 @@ impl World {
             ..Options::default()
         };
         let t = Tracker::new(memory.clone(), options, S).unwrap();
-        t.set_own_timeouts(OWN, &OWN_TIMEOUTS);
+        t.set_own_timeouts(Vni(OWN), &OWN_TIMEOUTS);
         World {
             t,
             memory,
@@ -147,7 +147,7 @@ impl World {
         *self.seen.entry(what.into()).or_insert(0) += 1;
     }
 
-    fn limits(&self, vni: u32) -> TenantLimits {
+    fn limits(&self, vni: Vni) -> TenantLimits {
         self.limits.get(&vni).copied().unwrap_or(self.options.tenant)
     }
 
@@ -159,7 +159,7 @@ impl World {
         self.twins.values().map(|t| 1 + u32::from(t.new.inner.is_v6())).sum()
     }
 
-    fn pressure(&self, vni: u32) -> bool {
+    fn pressure(&self, vni: Vni) -> bool {
         self.lines() > self.options.sessions * 9 / 10
             || self.count(|t| t.new.inner.vni() == vni) * 5 > self.limits(vni).sessions * 4
     }
@@ -167,7 +167,7 @@ impl World {
     /// How long a twin may live after `last`, in whole seconds; the same table as the essay's.
     fn timeout(&self, twin: &Twin, pressure: bool) -> u64 {
         let icmp = twin.new.inner.proto() == 1;
-        let own = twin.new.inner.vni() == OWN;
+        let own = twin.new.inner.vni() == Vni(OWN);
         match twin.state {
             State::SynSent | State::SynBoth | State::SynReceived | State::PickedUp if own && !pressure => 100,
             State::Established if own && !twin.conn.unwrap().doubt => 600,
@@ -478,7 +478,7 @@ impl World {
             // Pressure, which comes and goes, shortens this; `limits` has a test of its own for that.
             let due = u64::from(twin.last) * (1 << SESSION_TIME_SHIFT) + self.timeout(twin, false) * S;
             // A restarted tracker learns of a tenant's own timeouts when the sessions are in the wheel already.
-            let own = twin.new.inner.vni() == OWN && self.now < self.restarted + 600 * S;
+            let own = twin.new.inner.vni() == Vni(OWN) && self.now < self.restarted + 600 * S;
             let late = if own { 280 * S } else { 4 * S };
             assert!(due + late > self.now, "{} s late: {twin:?}", (self.now - due) / S);
         }
@@ -491,10 +491,10 @@ impl World {
         assert_eq!(found.sessions, self.twins.len() as u64);
         assert_eq!((found.completed, found.dangling, found.refused), (0, 0, 0));
         self.t = t;
-        self.t.set_own_timeouts(OWN, &OWN_TIMEOUTS);
+        self.t.set_own_timeouts(Vni(OWN), &OWN_TIMEOUTS);
         self.restarted = self.now;
         for (vni, limits) in &self.limits {
-            self.t.set_limits(*vni, Some(*limits));
+            self.t.set_limits(Vni(vni.0), Some(*limits));
         }
         self.note("restart");
     }
@@ -525,8 +525,8 @@ impl World {
                     vm_sessions: rng.random_range(5..100),
                     half_open: rng.random_range(0..200),
                 };
-                self.limits.insert(vni, limits);
-                self.t.set_limits(vni, Some(limits));
+                self.limits.insert(Vni(vni), limits);
+                self.t.set_limits(Vni(vni), Some(limits));
             }
             977..999 => self.pass_time(rng),
             _ => {

@@ -143,16 +143,16 @@ fn each_state_lives_as_long_as_its_timeout_says() {
     ];
     for which in 0..2 {
         let t = tracker(Options { timeouts, ..Options::default() });
-        t.set_own_timeouts(8, &own);
+        t.set_own_timeouts(Vni(8), &own);
         let (vni, begin) = (7 + which as u32, 100 * S);
         for (n, (proto, first, more, state, _)) in stories.iter().enumerate() {
             let port = n as u16 + 1;
             let new = NewSession {
-                inner: InnerKey::v4(vni, *proto, 5, port, 9, 80),
+                inner: InnerKey::v4(Vni(vni), *proto, 5, port, 9, 80),
                 outer: OuterKey::v4(*proto, 6, port, 9, 80),
                 view: *first,
                 pick_up: true,
-                ..udp(vni, 5, port)
+                ..udp(Vni(vni), 5, port)
             };
             let at = t.create(&new, begin, &mut never).unwrap();
             for (direction, view) in more {
@@ -174,7 +174,7 @@ fn each_state_lives_as_long_as_its_timeout_says() {
             let closed = matches!(state, State::TimeWait | State::Reset);
             assert_eq!(reason, if closed { EndReason::Closed } else { EndReason::Timeout });
         }
-        t.set_own_timeouts(8, &[0; 10]);
+        t.set_own_timeouts(Vni(8), &[0; 10]);
         assert_eq!((t.stats().sessions, t.options().timeouts), (0, timeouts));
     }
 }
@@ -183,8 +183,8 @@ fn each_state_lives_as_long_as_its_timeout_says() {
 #[test]
 fn limits_and_pressure_begin_where_they_say() {
     let quotas = Quotas::new(3, TenantLimits { sessions: 10, vm_sessions: 4, half_open: 7 });
-    let vm = |n: u32| vm_of(1, IpAddr::V4(n.into()));
-    let tenant = quotas.tenant(1);
+    let vm = |n: u32| vm_of(Vni(1), IpAddr::V4(n.into()));
+    let tenant = quotas.tenant(Vni(1));
     for n in 0..7u32 {
         assert!(!tenant.pressed());
         assert_eq!(quotas.reserve(tenant, &vm(n / 4)), Ok(()));
@@ -212,7 +212,7 @@ fn limits_and_pressure_begin_where_they_say() {
         ((0, 0, 0), [false; 3]),
         ((u32::MAX, 4, 4), [true; 3]),
     ] {
-        quotas.set(1, Some(TenantLimits { sessions: limits.0, vm_sessions: limits.1, half_open: limits.2 }));
+        quotas.set(Vni(1), Some(TenantLimits { sessions: limits.0, vm_sessions: limits.1, half_open: limits.2 }));
         tenant.half_open.store(4, Relaxed);
         let have = [Limit::Tenant, Limit::Vm, Limit::HalfOpen].map(|l| quotas.is_near(tenant, &vm(0), l));
         assert_eq!(have, near, "{limits:?}");
@@ -224,17 +224,17 @@ fn limits_and_pressure_begin_where_they_say() {
     assert_eq!((tenant.sessions.load(Relaxed), tenant.half_open.load(Relaxed), quotas.of_vm(&vm(0))), (8, 3, 2));
     quotas.adopt(tenant, &vm(0), true, false);
     quotas.adopt(tenant, &vm(0), false, true);
-    let s = quotas.stats_of(1).unwrap();
+    let s = quotas.stats_of(Vni(1)).unwrap();
     assert_eq!((s.sessions, s.half_open, s.fast, quotas.of_vm(&vm(0))), (10, 4, 1, 4));
     for limit in
         [Limit::Tenant, Limit::Vm, Limit::Vm, Limit::HalfOpen, Limit::Node, Limit::Node, Limit::Node, Limit::Node]
     {
         tenant.refuse(limit);
     }
-    let s = quotas.stats_of(1).unwrap();
+    let s = quotas.stats_of(Vni(1)).unwrap();
     assert_eq!((s.refused_tenant, s.refused_vm, s.refused_half_open, s.refused_full), (1, 2, 1, 4));
-    assert_eq!((s.vni, s.pressure, s.limits.sessions), (1, false, u32::MAX));
-    assert!(quotas.stats_of(2).is_none() && quotas.known(2).is_none());
+    assert_eq!((s.vni, s.pressure, s.limits.sessions), (Vni(1), false, u32::MAX));
+    assert!(quotas.stats_of(Vni(2)).is_none() && quotas.known(Vni(2)).is_none());
 }
 
 /// Limits by default are followed by those who have none of their own, tenants of all numbers.
@@ -244,30 +244,30 @@ fn tenants_of_all_numbers_are_kept_apart_and_follow_the_default() {
     let quotas = Quotas::new(3, limits(10));
     let vnis = [0, 1, 255, 256, 257, 65_535, 65_536, 0xff_feff, 0xff_ff00, 0xff_ffff];
     for (n, vni) in vnis.into_iter().enumerate() {
-        assert!(quotas.known(vni).is_none());
-        let tenant = quotas.tenant(vni);
-        assert_eq!((tenant.vni, tenant.limits()), (vni, limits(10)));
-        (0..=n).for_each(|_| quotas.adopt(tenant, &vm_of(vni, IpAddr::V4(7.into())), true, false));
+        assert!(quotas.known(Vni(vni)).is_none());
+        let tenant = quotas.tenant(Vni(vni));
+        assert_eq!((tenant.vni.0, tenant.limits()), (vni, limits(10)));
+        (0..=n).for_each(|_| quotas.adopt(tenant, &vm_of(Vni(vni), IpAddr::V4(7.into())), true, false));
     }
-    quotas.set(256, Some(limits(20)));
+    quotas.set(Vni(256), Some(limits(20)));
     quotas.set_default(limits(30));
     let stats = quotas.stats();
-    assert_eq!(stats.iter().map(|s| s.vni).collect::<Vec<_>>(), vnis);
+    assert_eq!(stats.iter().map(|s| s.vni.0).collect::<Vec<_>>(), vnis);
     for (n, s) in stats.iter().enumerate() {
-        assert_eq!((s.sessions, s.limits), (n as u32 + 1, limits(if s.vni == 256 { 20 } else { 30 })));
+        assert_eq!((s.sessions, s.limits), (n as u32 + 1, limits(if s.vni == Vni(256) { 20 } else { 30 })));
         assert_eq!(quotas.of_vm(&vm_of(s.vni, IpAddr::V4(7.into()))), n as u32 + 1);
     }
-    quotas.set(256, None);
-    assert_eq!(quotas.tenant(256).limits(), limits(30));
-    assert_eq!(quotas.tenant(2).limits(), limits(30), "a tenant that comes later");
+    quotas.set(Vni(256), None);
+    assert_eq!(quotas.tenant(Vni(256)).limits(), limits(30));
+    assert_eq!(quotas.tenant(Vni(2)).limits(), limits(30), "a tenant that comes later");
     // Timeouts of its own: one is enough, none returns to the node's.
-    assert_eq!(quotas.tenant(1).own(Life::Udp), None);
-    quotas.set_own(1, &[0; 10]);
-    assert_eq!(quotas.tenant(1).own(Life::Udp), None);
-    quotas.set_own(1, &[0, 0, 0, 0, 0, 0, 1, 0, 0, 0]);
-    assert_eq!((quotas.tenant(1).own(Life::Udp), quotas.tenant(1).own(Life::Icmp)), (Some(S), None));
-    quotas.set_own(1, &[0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
-    assert_eq!((quotas.tenant(1).own(Life::Udp), quotas.tenant(1).own(Life::Icmp)), (None, Some(2 * S)));
+    assert_eq!(quotas.tenant(Vni(1)).own(Life::Udp), None);
+    quotas.set_own(Vni(1), &[0; 10]);
+    assert_eq!(quotas.tenant(Vni(1)).own(Life::Udp), None);
+    quotas.set_own(Vni(1), &[0, 0, 0, 0, 0, 0, 1, 0, 0, 0]);
+    assert_eq!((quotas.tenant(Vni(1)).own(Life::Udp), quotas.tenant(Vni(1)).own(Life::Icmp)), (Some(S), None));
+    quotas.set_own(Vni(1), &[0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
+    assert_eq!((quotas.tenant(Vni(1)).own(Life::Udp), quotas.tenant(Vni(1)).own(Life::Icmp)), (None, Some(2 * S)));
 }
 
 /// VMs of one number in several VPCs, of both families, in numbers that fill many shards: each is counted by itself and forgotten at none.
@@ -286,26 +286,27 @@ fn vms_are_counted_by_vpc_family_and_address() {
     for vni in [1, 2, 1 << 16] {
         for n in 1..200 {
             for (i, a) in addresses(n).into_iter().enumerate() {
-                (0..each(vni, n, i)).for_each(|_| quotas.adopt(quotas.tenant(vni), &vm_of(vni, a), true, false));
+                (0..each(vni, n, i))
+                    .for_each(|_| quotas.adopt(quotas.tenant(Vni(vni)), &vm_of(Vni(vni), a), true, false));
             }
         }
     }
     for vni in [1, 2, 1 << 16] {
         for n in 1..200 {
             for (i, a) in addresses(n).into_iter().enumerate() {
-                let vm = vm_of(vni, a);
+                let vm = vm_of(Vni(vni), a);
                 assert_eq!(quotas.of_vm(&vm), each(vni, n, i), "{a} of {vni}");
-                assert_eq!(quotas.of_vm(&vm_of(vni + 5, a)), 0);
+                assert_eq!(quotas.of_vm(&vm_of(Vni(vni + 5), a)), 0);
                 for left in (0..each(vni, n, i)).rev() {
-                    quotas.release(quotas.tenant(vni), &vm, true);
+                    quotas.release(quotas.tenant(Vni(vni)), &vm, true);
                     assert_eq!(quotas.of_vm(&vm), left);
                 }
-                quotas.release(quotas.tenant(vni), &vm, false);
+                quotas.release(quotas.tenant(Vni(vni)), &vm, false);
                 assert_eq!(quotas.of_vm(&vm), 0, "never below none");
-                quotas.tenant(vni).sessions.fetch_add(1, Relaxed);
+                quotas.tenant(Vni(vni)).sessions.fetch_add(1, Relaxed);
             }
         }
-        assert_eq!(quotas.stats_of(vni).unwrap().sessions, 0);
+        assert_eq!(quotas.stats_of(Vni(vni)).unwrap().sessions, 0);
     }
     let (v4, v6) = quotas.kept_for_tests();
     assert_eq!(v6, 0, "nothing is kept of VMs that have none");
@@ -316,7 +317,7 @@ fn vms_are_counted_by_vpc_family_and_address() {
 #[test]
 fn the_queue_of_half_open_sessions_is_bounded_and_swept() {
     let quotas = Quotas::new(3, TenantLimits::default());
-    let tenant = quotas.tenant(1);
+    let tenant = quotas.tenant(Vni(1));
     tenant.half_open.store(10, Relaxed);
     assert!(tenant.queue_is_low(), "an empty one");
     let requested = std::cell::Cell::new(0);
@@ -354,10 +355,10 @@ fn the_queue_of_half_open_sessions_is_bounded_and_swept() {
 /// Keys are words of the layout: every part in its place, to the edges of its range.
 #[test]
 fn keys_are_the_words_of_the_layout() {
-    let v4 = InnerKey::v4(0x12_3456, 0x78, 0x9abc_def0, 0x1122, 0x3344_5566, 0x7788);
+    let v4 = InnerKey::v4(Vni(0x12_3456), 0x78, 0x9abc_def0, 0x1122, 0x3344_5566, 0x7788);
     assert_eq!(v4, InnerKey::V4([0x1234_5678_9abc_def0, 0x3344_5566_1122_7788]));
     let (vm, remote) = (0x1111_2222_3333_4444_5555_6666_7777_8888, 0x9999_aaaa_bbbb_cccc_dddd_eeee_ffff_0000);
-    let v6 = InnerKey::v6(0x12_3456, 0x78, vm, 0x1122, remote, 0x7788);
+    let v6 = InnerKey::v6(Vni(0x12_3456), 0x78, vm, 0x1122, remote, 0x7788);
     let words = [
         0x1234_5678_1122_7788,
         0x1111_2222_3333_4444,
@@ -367,22 +368,22 @@ fn keys_are_the_words_of_the_layout() {
     ];
     assert_eq!(v6, InnerKey::V6(words));
     for key in [v4, v6] {
-        assert_eq!((key.vni(), key.proto(), key.vm_port(), key.remote_port()), (0x12_3456, 0x78, 0x1122, 0x7788));
+        assert_eq!((key.vni(), key.proto(), key.vm_port(), key.remote_port()), (Vni(0x12_3456), 0x78, 0x1122, 0x7788));
         let plain = key.untranslated();
         assert_eq!(
             (plain.proto(), plain.public_port(), plain.remote_port(), plain.vni_bits()),
-            (0x78, 0x1122, 0x7788, 0)
+            (0x78, 0x1122, 0x7788, Vni(0))
         );
         assert_eq!((plain.public(), plain.remote(), plain.is_v6()), (key.vm(), key.remote(), key.is_v6()));
-        let pair = PairKey::with(key, 0xab_cdef);
-        assert_eq!((pair.inner(), pair.other(), pair.outer().vni_bits()), (key, 0xab_cdef, 0xab_cdef));
+        let pair = PairKey::with(key, Vni(0xab_cdef));
+        assert_eq!((pair.inner(), pair.other(), pair.outer().vni_bits()), (key, Vni(0xab_cdef), Vni(0xab_cdef)));
         assert_eq!(PairKey::of_session(key, &pair.outer()), pair);
         assert_eq!((pair.outer().public(), pair.outer().proto(), pair.outer().remote_port()), (key.vm(), 0x78, 0x7788));
     }
     assert_eq!((v4.vm(), v4.remote()), (IpAddr::V4(0x9abc_def0u32.into()), IpAddr::V4(0x3344_5566.into())));
     assert_eq!((v6.vm(), v6.remote()), (IpAddr::V6(vm.into()), IpAddr::V6(remote.into())));
     assert_eq!((v4.is_v6(), v6.is_v6()), (false, true));
-    assert_eq!(InnerKey::v4(0xff12_3456, 0x78, 0x9abc_def0, 0x1122, 0x3344_5566, 0x7788), v4, "24 bits of a VNI");
+    assert_eq!(InnerKey::v4(Vni(0xff12_3456), 0x78, 0x9abc_def0, 0x1122, 0x3344_5566, 0x7788), v4, "24 bits of a VNI");
     assert_eq!(OuterKey::v4(6, 1, 2, 3, 4), OuterKey::V4([6 << 32 | 1, 3 << 32 | 2 << 16 | 4]));
     assert_eq!(OuterKey::v6(6, 1 << 64 | 9, 2, 3 << 64 | 8, 4), OuterKey::V6([6 << 32 | 2 << 16 | 4, 1, 9, 3, 8]));
     assert_eq!(format!("{v4:?}"), "vni 1193046 proto 120 154.188.222.240:4386 > 51.68.85.102:30600");
@@ -395,11 +396,11 @@ fn a_pair_has_one_key_whichever_end_sends() {
     let v4 = |n: u32| IpAddr::V4(n.into());
     let v6 = |n: u128| IpAddr::V6(n.into());
     let ends = [
-        ((5, v4(9), 80), (4, v4(10), 70)),
-        ((4, v4(9), 80), (5, v4(9), 70)),
-        ((4, v4(9), 70), (4, v4(9), 80)),
-        ((5, v6(9), 80), (4, v6(1 << 100), 70)),
-        ((4, v6(9), 80), (5, v6(9), 70)),
+        ((Vni(5), v4(9), 80), (Vni(4), v4(10), 70)),
+        ((Vni(4), v4(9), 80), (Vni(5), v4(9), 70)),
+        ((Vni(4), v4(9), 70), (Vni(4), v4(9), 80)),
+        ((Vni(5), v6(9), 80), (Vni(4), v6(1 << 100), 70)),
+        ((Vni(4), v6(9), 80), (Vni(5), v6(9), 70)),
     ];
     for (low, high) in ends {
         for echo in [false, true] {
@@ -420,16 +421,16 @@ fn a_pair_has_one_key_whichever_end_sends() {
             }
         }
     }
-    assert!(PairKey::new(17, (1, v4(1), 1), (1, v6(1), 1), false).is_none());
-    let server = PairKey::of_server(6, 3, v4(200), v4(100), (443, 5000)).unwrap();
-    assert_eq!((server.inner(), server.other()), (InnerKey::v4(3, 6, 200, 443, 100, 5000), 0));
-    let server = PairKey::of_server(6, 3, v6(200), v6(100), (443, 5000)).unwrap();
-    assert_eq!(server.inner(), InnerKey::v6(3, 6, 200, 443, 100, 5000));
-    assert!(PairKey::of_server(6, 3, v4(200), v6(100), (1, 2)).is_none());
+    assert!(PairKey::new(17, (Vni(1), v4(1), 1), (Vni(1), v6(1), 1), false).is_none());
+    let server = PairKey::of_server(6, Vni(3), v4(200), v4(100), (443, 5000)).unwrap();
+    assert_eq!((server.inner(), server.other()), (InnerKey::v4(Vni(3), 6, 200, 443, 100, 5000), Vni(0)));
+    let server = PairKey::of_server(6, Vni(3), v6(200), v6(100), (443, 5000)).unwrap();
+    assert_eq!(server.inner(), InnerKey::v6(Vni(3), 6, 200, 443, 100, 5000));
+    assert!(PairKey::of_server(6, Vni(3), v4(200), v6(100), (1, 2)).is_none());
     // No two of these have one hash, whatever differs.
     let keys: Vec<u64> = ends
         .iter()
-        .flat_map(|(a, b)| [(*a, *b), ((a.0 + 8, a.1, a.2), *b), (*a, (b.0 + 8, b.1, b.2))])
+        .flat_map(|(a, b)| [(*a, *b), ((Vni(a.0 .0 + 8), a.1, a.2), *b), (*a, (Vni(b.0 .0 + 8), b.1, b.2))])
         .map(|(a, b)| PairKey::new(17, a, b, false).unwrap().0.hash(7))
         .collect();
     assert_eq!(keys.iter().collect::<std::collections::HashSet<_>>().len(), keys.len());
@@ -442,10 +443,10 @@ fn the_fast_path_takes_what_it_may_and_changes_what_it_must() {
     let segment = |flags, seq, ack, len| Segment { flags, seq, ack, len, window: 1000, ..Segment::default() };
     let tcp = |s: Segment| L4View::Tcp(s);
     let syn = NewSession {
-        inner: InnerKey::v4(1, 6, 5, 1, 9, 80),
+        inner: InnerKey::v4(Vni(1), 6, 5, 1, 9, 80),
         outer: OuterKey::v4(6, 6, 1, 9, 80),
         view: tcp(segment(SYN, 100, 0, 0)),
-        ..udp(1, 5, 1)
+        ..udp(Vni(1), 5, 1)
     };
     let at = t.create(&syn, S, &mut never).unwrap();
     let sessions = t.sessions();
@@ -481,7 +482,7 @@ fn the_fast_path_takes_what_it_may_and_changes_what_it_must() {
     assert!(record.state_word() & SESSION_DOUBT != 0 && !record.fast(Direction::Out, &data, 50, 7 * S));
     // One way: the side that speaks; from outside as well.
     for (direction, port) in [(Direction::Out, 2), (Direction::In, 3)] {
-        let new = NewSession { direction, ..udp(1, 5, port) };
+        let new = NewSession { direction, ..udp(Vni(1), 5, port) };
         let at = t.create(&new, 8 * S, &mut never).unwrap();
         let record = guard.record(at);
         assert!(!record.fast(direction, &L4View::Other, 50, 9 * S), "one packet is not one way");
@@ -499,7 +500,7 @@ fn the_fast_path_takes_what_it_may_and_changes_what_it_must() {
         assert_eq!(record.last_seen(), coarse(11 * S), "time does not go back");
     }
     // A record that is nearly full leaves its counts to the software path, which keeps them.
-    let at = t.create(&udp(1, 5, 9), 8 * S, &mut never).unwrap();
+    let at = t.create(&udp(Vni(1), 5, 9), 8 * S, &mut never).unwrap();
     t.judge(at, Direction::In, &L4View::Other, 100, 9 * S, &mut never);
     let record = guard.record(at);
     let mut sent = Counts { packets: 2, bytes: 200 };
@@ -521,7 +522,7 @@ fn the_fast_path_takes_what_it_may_and_changes_what_it_must() {
     for _ in 0..3 {
         t.expire(9 * S, 10, &mut never);
     }
-    let again = t.create(&udp(1, 5, 9), 9 * S, &mut never).unwrap();
+    let again = t.create(&udp(Vni(1), 5, 9), 9 * S, &mut never).unwrap();
     assert_eq!((again, t.info(again, 9 * S).unwrap().counts), (at, Counts { packets: 1, bytes: 100 }));
 }
 
@@ -551,10 +552,10 @@ fn room_is_what_is_there_and_limits_are_what_was_asked_for() {
         (segment - 1, 3, 0),
         "one segment of records without line 0, one of index, one that is prepared"
     );
-    let made: Vec<SessionRef> = (0..10).map(|n| t.create(&udp(1, n, 1), S, &mut never).unwrap()).collect();
+    let made: Vec<SessionRef> = (0..10).map(|n| t.create(&udp(Vni(1), n, 1), S, &mut never).unwrap()).collect();
     assert_eq!(of(&t), (segment - 11, 3, 10));
-    let inner = InnerKey::v6(3, 17, 5, 1, 9, 53);
-    let v6 = NewSession { inner, outer: inner.untranslated(), owner: Owner::None, ..udp(3, 1, 1) };
+    let inner = InnerKey::v6(Vni(3), 17, 5, 1, 9, 53);
+    let v6 = NewSession { inner, outer: inner.untranslated(), owner: Owner::None, ..udp(Vni(3), 1, 1) };
     t.create(&v6, S, &mut never).unwrap();
     let (room, segments, _) = of(&t);
     assert_eq!((room, segments), (segment - 11 + segment / 2 - 1, 3));
@@ -566,10 +567,10 @@ fn room_is_what_is_there_and_limits_are_what_was_asked_for() {
     // Above the limit none is made, whatever room there is.
     t.set_sessions(5).unwrap();
     for n in 0..3 {
-        t.create(&udp(1, n, 1), S, &mut never).unwrap();
+        t.create(&udp(Vni(1), n, 1), S, &mut never).unwrap();
     }
-    assert_eq!(t.create(&udp(2, 9, 1), S, &mut never), Err(Refusal::Drop(DropReason::SessionTableFull)));
-    assert_eq!(t.tenant(2).unwrap().refused_full, 1);
+    assert_eq!(t.create(&udp(Vni(2), 9, 1), S, &mut never), Err(Refusal::Drop(DropReason::SessionTableFull)));
+    assert_eq!(t.tenant(Vni(2)).unwrap().refused_full, 1);
     let stats = t.stats();
     assert_eq!((stats.sessions, stats.created, stats.ended), (4, 14, [0, 0, 0, 10, 0, 0]));
 }

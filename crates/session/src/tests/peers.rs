@@ -356,8 +356,8 @@ fn sequence_numbers_wrap() {
 #[test]
 fn a_reset_session_ends_soon_and_can_be_reopened() {
     let t = tracker(Options::default());
-    let mut new = udp(1, 1, 1);
-    new.inner = InnerKey::v4(1, 6, 1, 1000, 7, 80);
+    let mut new = udp(Vni(1), 1, 1);
+    new.inner = InnerKey::v4(Vni(1), 6, 1, 1000, 7, 80);
     new.outer = OuterKey::v4(6, 9, 2000, 7, 80);
     let view = |line: &str| {
         let (direction, seg) = segment(line);
@@ -379,7 +379,7 @@ fn a_reset_session_ends_soon_and_can_be_reopened() {
         assert_eq!(judge(line, 101, &mut ended).after, after);
     }
     assert_eq!(judge("> S 5000", 105, &mut ended).after, State::SynSent);
-    assert_eq!((ended.as_slice(), t.tenant(1).unwrap().half_open), (&[EndReason::Reopened][..], 1));
+    assert_eq!((ended.as_slice(), t.tenant(Vni(1)).unwrap().half_open), (&[EndReason::Reopened][..], 1));
     assert_eq!(t.info(at, 105 * S).unwrap().counts.packets, 1);
     assert_eq!(judge("< RA 0 5001", 106, &mut ended).after, State::Reset);
     for now in 106..113 {
@@ -398,8 +398,8 @@ fn a_reset_session_ends_soon_and_can_be_reopened() {
 #[test]
 fn icmp_errors_are_related_by_either_key() {
     let t = tracker(Options::default());
-    let mut new = udp(1, 1, 1);
-    new.inner = InnerKey::v4(1, 6, 1, 1000, 7, 80);
+    let mut new = udp(Vni(1), 1, 1);
+    new.inner = InnerKey::v4(Vni(1), 6, 1, 1000, 7, 80);
     new.outer = OuterKey::v4(6, 9, 2000, 7, 80);
     new.view = L4View::Tcp(segment("> S 100000").1);
     let at = t.create(&new, S, &mut never).unwrap();

@@ -56,7 +56,7 @@ fn room(t: &Tracker, now: u64) -> u64 {
     count(SESSION_SEGMENT_V4) * segment + count(SESSION_SEGMENT_V6) * segment / 2 - used(false) - used(true) - none
 }
 
-fn tcp(vni: u32, vm: u32, port: u16, seq: u32) -> NewSession {
+fn tcp(vni: Vni, vm: u32, port: u16, seq: u32) -> NewSession {
     let segment = Segment { flags: SYN, seq, window: 900, scale: Some(3), ..Segment::default() };
     NewSession {
         inner: InnerKey::v4(vni, 6, vm, port, 0x0808_0404, 443),
@@ -66,15 +66,15 @@ fn tcp(vni: u32, vm: u32, port: u16, seq: u32) -> NewSession {
     }
 }
 
-fn six(vni: u32, vm: u128, port: u16) -> NewSession {
+fn six(vni: Vni, vm: u128, port: u16) -> NewSession {
     let inner = InnerKey::v6(vni, 17, vm, port, 0x2001_0db8 << 96 | 9, 53);
     NewSession { inner, outer: inner.untranslated(), owner: Owner::None, ..udp(vni, 1, port) }
 }
 
 fn pair(n: u16) -> NewSession {
-    let end = |vni, last: u8, port| (vni, std::net::IpAddr::from([10, 0, 1, last]), port);
+    let end = |vni, last: u8, port| (Vni(vni), std::net::IpAddr::from([10, 0, 1, last]), port);
     let (key, direction) = PairKey::new(17, end(7, 5, n), end(9, 6, 53), false).unwrap();
-    NewSession { inner: key.inner(), outer: key.outer(), owner: Owner::Filter, direction, ..udp(7, 5, n) }
+    NewSession { inner: key.inner(), outer: key.outer(), owner: Owner::Filter, direction, ..udp(Vni(7), 5, n) }
 }
 
 #[test]
@@ -85,9 +85,9 @@ fn a_tracker_that_takes_over_remembers_what_the_first_one_does() {
     for step in 0..600u32 {
         let (vni, vm, port) = (rng.random_range(1..5), rng.random_range(1..9), rng.random_range(1..200));
         let new = match rng.random_range(0..4) {
-            0 => udp(vni, vm, port),
-            1 => tcp(vni, vm, port, rng.random()),
-            2 => six(vni, vm.into(), port),
+            0 => udp(Vni(vni), vm, port),
+            1 => tcp(Vni(vni), vm, port, rng.random()),
+            2 => six(Vni(vni), vm.into(), port),
             _ => pair(port),
         };
         match t.create(&new, now, &mut |_| {}) {
@@ -128,19 +128,21 @@ fn a_tracker_that_takes_over_remembers_what_the_first_one_does() {
             // The oldest half-open session of a tenant is known to both.
             for vni in 1..5 {
                 let of = |t: &Tracker| {
-                    let limits = t.tenant(vni).unwrap();
+                    let limits = t.tenant(Vni(vni)).unwrap();
                     t.set_limits(
-                        vni,
+                        Vni(vni),
                         Some(TenantLimits { sessions: limits.sessions, vm_sessions: 1000, half_open: 1000 }),
                     );
                     let mut gone = Vec::new();
-                    let made = t.create(&udp(vni, 99, 900 + vni as u16), now, &mut |e| gone.push(e.session.inner));
+                    let made = t.create(&udp(Vni(vni), 99, 900 + vni as u16), now, &mut |e| gone.push(e.session.inner));
                     made.map(|_| gone)
                 };
                 let theirs = of(&other);
                 let mine: Vec<InnerKey> = {
-                    let mut half: Vec<_> =
-                        all(&t, now).into_iter().filter(|(_, i)| i.inner.vni() == vni && i.state.half_open()).collect();
+                    let mut half: Vec<_> = all(&t, now)
+                        .into_iter()
+                        .filter(|(_, i)| i.inner.vni() == Vni(vni) && i.state.half_open())
+                        .collect();
                     half.sort_by_key(|(_, i)| i.start);
                     half.into_iter().map(|(_, i)| i.inner).collect()
                 };
@@ -169,9 +171,9 @@ struct World {
 fn damaged(damage: impl FnOnce(&World, &crate::record::Lines)) -> Result<(Tracker, [u64; 4]), AttachError> {
     let t = tracker(options());
     let new = (0..8)
-        .map(|n| udp(1, 5 + n, 100))
-        .chain((0..4).map(|n| tcp(2, 5, 200 + n, 1)))
-        .chain((0..4).map(|n| six(3, 5, 300 + n)));
+        .map(|n| udp(Vni(1), 5 + n, 100))
+        .chain((0..4).map(|n| tcp(Vni(2), 5, 200 + n, 1)))
+        .chain((0..4).map(|n| six(Vni(3), 5, 300 + n)));
     let made = new.chain((0..2).map(|n| pair(400 + n))).map(|new| (new, t.create(&new, 10 * S, &mut never).unwrap()));
     let made = made.collect();
     let memory = copy(&t);
@@ -415,7 +417,7 @@ fn the_index_grows_when_it_must_and_in_the_steps_that_are_promised(case: (u32, u
     let most = segment * u64::from(SESSION_SLOTS) * 85 / 200;
     for (limit, segments) in [case] {
         let t = tracker(Options { sessions: limit, initial: 64, ..Options::default() });
-        let new: Vec<NewSession> = (0..300).map(|n| udp(1, n, n as u16)).collect();
+        let new: Vec<NewSession> = (0..300).map(|n| udp(Vni(1), n, n as u16)).collect();
         for new in &new {
             t.create(new, S, &mut never).unwrap();
         }

@@ -25,12 +25,12 @@ const OTHER: &[(&str, usize)] = &[
 fn sessions_go_over_to_another_layout_and_catch_up() {
     let old = tracker(Options { sessions: 5000, ..Options::default() });
     for i in 0..1000 {
-        let mut new = udp(1 + u32::from(i % 3), 1, i);
+        let mut new = udp(Vni(1 + u32::from(i % 3)), 1, i);
         if i % 4 == 0 {
-            new.inner = InnerKey::v6(9, 17, 1 << 100 | 5, i, 7 << 70 | 9, 53);
+            new.inner = InnerKey::v6(Vni(9), 17, 1 << 100 | 5, i, 7 << 70 | 9, 53);
             new.outer = new.inner.untranslated();
         } else if i % 4 == 1 {
-            new.inner = InnerKey::v4(2, 6, 3, i, 4, 80);
+            new.inner = InnerKey::v4(Vni(2), 6, 3, i, 4, 80);
             new.outer = OuterKey::v4(6, 9, i, 4, 80);
             new.view = L4View::Tcp(Segment { flags: SYN, seq: 77 + u32::from(i), window: 512, ..Segment::default() });
         }
@@ -96,7 +96,7 @@ fn sessions_go_over_to_another_layout_and_catch_up() {
     };
     carry();
     // The old fast path goes on.
-    let key = InnerKey::v4(2, 6, 3, 1, 4, 80);
+    let key = InnerKey::v4(Vni(2), 6, 3, 1, 4, 80);
     let sessions = old.sessions();
     let at = old.find_inner(&key).unwrap();
     {
@@ -120,16 +120,16 @@ fn sessions_go_over_to_another_layout_and_catch_up() {
 #[test]
 fn every_field_goes_over_and_later_ones_go_forward_only() {
     let old = tracker(Options { sessions: 4096, initial: 64, ..Options::default() });
-    let end = |vni, last: u8, port| (vni, std::net::IpAddr::from([10, 0, 1, last]), port);
+    let end = |vni, last: u8, port| (Vni(vni), std::net::IpAddr::from([10, 0, 1, last]), port);
     let (key, direction) = PairKey::new(6, end(7, 5, 70), end(9, 6, 80), false).unwrap();
     let syn = L4View::Tcp(Segment { flags: SYN, seq: 77, window: 512, scale: Some(5), ..Segment::default() });
     let v4 = NewSession {
-        inner: InnerKey::v4(2, 6, 3, 9, 4, 80),
+        inner: InnerKey::v4(Vni(2), 6, 3, 9, 4, 80),
         outer: OuterKey::v4(6, 0xc633_6401, 10, 4, 80),
         view: syn,
-        ..udp(2, 3, 9)
+        ..udp(Vni(2), 3, 9)
     };
-    let inner6 = InnerKey::v6(9, 6, 1 << 100 | 5, 11, 7 << 70 | 9, 53);
+    let inner6 = InnerKey::v6(Vni(9), 6, 1 << 100 | 5, 11, 7 << 70 | 9, 53);
     let v6 = NewSession { inner: inner6, outer: inner6.untranslated(), owner: Owner::None, ..v4 };
     let pair = NewSession { inner: key.inner(), outer: key.outer(), owner: Owner::Filter, direction, ..v4 };
     let all = [v4, v6, pair];
@@ -215,12 +215,12 @@ fn every_field_goes_over_and_later_ones_go_forward_only() {
     }
     check(&new, 8 * S);
     assert_eq!(
-        new.tenants().iter().map(|t| (t.vni, t.sessions, t.half_open)).collect::<Vec<_>>(),
+        new.tenants().iter().map(|t| (t.vni.0, t.sessions, t.half_open)).collect::<Vec<_>>(),
         [(2, 1, 1), (7, 1, 1), (9, 1, 1)]
     );
     // An outer key that another session has.
     let thief = Image {
-        inner: InnerKey::v4(3, 6, 3, 9, 4, 80),
+        inner: InnerKey::v4(Vni(3), 6, 3, 9, 4, 80),
         ..images.iter().copied().find(|i| i.inner == v4.inner).unwrap()
     };
     assert_eq!(new.import(&thief, 8 * S), Err(Refusal::OuterTaken));

@@ -130,7 +130,7 @@ impl Tracker {
     /// Enters every session into quotas and wheel, completes its index entries, and finds the free records.
     fn adopt_records(&self, found: &mut Recovered, now: u64) {
         let lines = &self.shared.lines;
-        let mut half_open: BTreeMap<u32, Vec<(u32, u32)>> = BTreeMap::new();
+        let mut half_open: BTreeMap<Vni, Vec<(u32, u32)>> = BTreeMap::new();
         let index = self.shared.root(INDEX);
         for n in 0..self.shared.memory.segments() {
             let step = match lines.kind(n).load(Acquire) {
@@ -175,7 +175,7 @@ impl Tracker {
         }
     }
 
-    fn adopt(&self, at: u32, half_open: &mut BTreeMap<u32, Vec<(u32, u32)>>, found: &mut Recovered, now: u64) {
+    fn adopt(&self, at: u32, half_open: &mut BTreeMap<Vni, Vec<(u32, u32)>>, found: &mut Recovered, now: u64) {
         let lines = &self.shared.lines;
         let record = self.shared.record(at);
         let mut word = record.state_word() & !SESSION_LOCK;

@@ -121,7 +121,7 @@ impl Tracker {
         if !half_open && !fast {
             return;
         }
-        let tenant = self.quotas.tenant((record.line.cell(INNER0).load(Relaxed) >> 40) as u32);
+        let tenant = self.quotas.tenant(Vni((record.line.cell(INNER0).load(Relaxed) >> 40) as u32));
         match is_offloadable(new) {
             true if fast => drop(tenant.fast.fetch_add(1, Relaxed)),
             false if fast => drop(tenant.fast.fetch_sub(1, Relaxed)),

@@ -166,7 +166,7 @@ impl Tracker {
     }
 
     /// Timeouts of a tenant's own; `[0; 10]` returns to the node's.
-    pub fn set_own_timeouts(&self, vni: u32, own: &OwnTimeouts) {
+    pub fn set_own_timeouts(&self, vni: Vni, own: &OwnTimeouts) {
         self.quotas.set_own(vni, own);
     }
 
@@ -179,7 +179,7 @@ impl Tracker {
     }
 
     /// Sets the limits of a tenant; `None` returns to the default. Nothing is ended: limits hold for new sessions.
-    pub fn set_limits(&self, vni: u32, limits: Option<TenantLimits>) {
+    pub fn set_limits(&self, vni: Vni, limits: Option<TenantLimits>) {
         self.quotas.set(vni, limits);
     }
 
@@ -243,7 +243,7 @@ impl Tracker {
 
     /// How long a session of this state lives, and after how long it is looked at at the latest; ns.
     fn timeout(&self, word: u64, inner0: u64) -> (u64, Option<u64>) {
-        let tenant = self.quotas.known((inner0 >> 40) as u32);
+        let tenant = self.quotas.known(Vni((inner0 >> 40) as u32));
         let life = |life| tenant.and_then(|t| t.own(life)).unwrap_or_else(|| self.lives.ns(life));
         let shortened = |usual, short| {
             let (usual, short) = (life(usual), life(short));
@@ -309,7 +309,7 @@ impl Tracker {
 
     /// Starts to load what a new session of a VM is counted in.
     #[inline]
-    pub fn prefetch_vm(&self, vni: u32, vm: std::net::IpAddr) {
+    pub fn prefetch_vm(&self, vni: Vni, vm: std::net::IpAddr) {
         self.quotas.prefetch(&crate::quota::vm_of(vni, vm));
     }
 
@@ -319,12 +319,12 @@ impl Tracker {
     }
 
     /// Counters of one tenant.
-    pub fn tenant(&self, vni: u32) -> Option<TenantStats> {
+    pub fn tenant(&self, vni: Vni) -> Option<TenantStats> {
         self.quotas.stats_of(vni)
     }
 
     /// Sessions of a VM.
-    pub fn sessions_of_vm(&self, vni: u32, vm: std::net::IpAddr) -> u32 {
+    pub fn sessions_of_vm(&self, vni: Vni, vm: std::net::IpAddr) -> u32 {
         self.quotas.of_vm(&crate::quota::vm_of(vni, vm))
     }
 

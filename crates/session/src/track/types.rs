@@ -2,7 +2,7 @@
 //! What goes into the tracker and comes out of it.
 
 use crate::{Counts, Direction, InnerKey, L4View, OuterKey, Owner, SessionRef, State};
-use abi::DropReason;
+use abi::{DropReason, Vni};
 use std::net::IpAddr;
 
 /// What a new session is made of.
@@ -170,7 +170,7 @@ pub enum AttachError {
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
     /// VNI.
-    pub vni: Option<u32>,
+    pub vni: Option<Vni>,
     /// Protocol number.
     pub proto: Option<u8>,
     /// Address of the VM.

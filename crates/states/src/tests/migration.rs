@@ -3,6 +3,7 @@
 use super::*;
 use crate::migrate::{allot, Share, Thresholds};
 use crate::prefixes::{edits_as_routes, Block, Edit, Prefixes};
+use abi::Vni;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// The Optimized Algorithm of Fig. 7 as it stands there, Θ(N²), in fractions: each m sums all tenants up again.
@@ -217,7 +218,7 @@ fn the_trees_of_the_route_tables_serve_as_migrate_tbl() {
     let memory: Arc<dyn tables::Memory> = Arc::new(tables::HeapMemory::new().unwrap());
     let mut writer = tables::Writer::create(memory, tables::WriterOptions::default()).unwrap();
     let change = |routes| tables::TenantChange {
-        vni: 5,
+        vni: Vni(5),
         settings: Some(tables::TenantSettings { gateway_mac: 2, ..Default::default() }),
         routes,
         ..Default::default()
@@ -253,6 +254,6 @@ fn the_trees_of_the_route_tables_serve_as_migrate_tbl() {
 /// Whether a route covers the address, as a fast path finds out.
 fn migrates(tables: &tables::Tables, addr: u32) -> bool {
     let _guard = tables.enter();
-    let tenant = tables.tenant(5).expect("it was made");
+    let tenant = tables.tenant(Vni(5)).expect("it was made");
     tables.route4(tenant.root4(), addr) != 0
 }

@@ -14,6 +14,7 @@ mod shared;
 mod upgrade;
 
 use crate::*;
+use abi::Vni;
 use rand::RngExt;
 use rand_chacha::rand_core::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -33,8 +34,8 @@ fn seeded(what: &str) -> ChaCha8Rng {
 fn key(i: u32, v6: bool) -> Key {
     let (vni, port) = (1 + i % 7, (i >> 8) as u16);
     match v6 {
-        false => Key::v4(vni, 6, 0x0a00_0000 | i & 0xff, port, i.rotate_left(16), 443),
-        true => Key::v6(vni, 6, 1 << 64 | u128::from(i & 0xff), port, u128::from(i) << 40, 443),
+        false => Key::v4(Vni(vni), 6, 0x0a00_0000 | i & 0xff, port, i.rotate_left(16), 443),
+        true => Key::v6(Vni(vni), 6, 1 << 64 | u128::from(i & 0xff), port, u128::from(i) << 40, 443),
     }
 }
 

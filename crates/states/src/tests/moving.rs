@@ -4,6 +4,7 @@
 use super::*;
 use crate::migrate_tbl::MigrateTbl;
 use crate::prefixes::Block;
+use abi::Vni;
 use std::collections::{BTreeMap, HashMap};
 use Direction::{In, Out};
 
@@ -27,8 +28,9 @@ fn entries(rng: &mut ChaCha8Rng, n: usize) -> Vec<Entry> {
             addr,
             [width, width, 64, 63, 65, 32, 30, rng.random_range(1..=width)][rng.random_range(0..8)],
         );
-        let entry = Entry { vni, v6, prefix, away: rng.random() };
-        let meets = |o: &Entry| (o.vni, o.v6) == (vni, v6) && (covers(o, prefix.addr) || covers(&entry, o.prefix.addr));
+        let entry = Entry { vni: Vni(vni), v6, prefix, away: rng.random() };
+        let meets =
+            |o: &Entry| (o.vni, o.v6) == (Vni(vni), v6) && (covers(o, prefix.addr) || covers(&entry, o.prefix.addr));
         if !out.iter().any(meets) {
             out.push(entry);
         }
@@ -55,11 +57,11 @@ fn migrate_tbl_equals_a_list_of_prefixes() {
         let mut bytes: HashMap<Entry, u64> = HashMap::new();
         for _ in 0..400 {
             let near = list.get(rng.random_range(0..list.len().max(1)));
-            let (vni, v6) = near.map_or((1, rng.random()), |e| (e.vni, e.v6));
+            let (vni, v6) = near.map_or((Vni(1), rng.random()), |e| (e.vni, e.v6));
             let width = if v6 { WIDTH6 } else { WIDTH4 };
             let flip = 1u128 << rng.random_range(0..width);
             let addr = near.map_or(0, |e| e.prefix.addr) ^ if rng.random() { flip } else { 0 };
-            let place = Place { vni: vni ^ u32::from(rng.random_range(0..9) == 0), v6, addr };
+            let place = Place { vni: Vni(vni.0 ^ u32::from(rng.random_range(0..9) == 0)), v6, addr };
             let mine = list.iter().find(|e| (e.vni, e.v6) == (place.vni, v6) && covers(e, addr));
             let found = reader.find(&place);
             let value = found.0;
@@ -80,7 +82,7 @@ fn migrate_tbl_equals_a_list_of_prefixes() {
 fn the_largest_table_that_may_be_fits() {
     // The worst: every entry alone in its trees.
     let of = |i: u32| Entry {
-        vni: 1 + i,
+        vni: Vni(1 + i),
         v6: true,
         prefix: Block { addr: u128::from(i) << 64 | u128::from(i), len: 128 },
         away: true,
@@ -92,7 +94,7 @@ fn the_largest_table_that_may_be_fits() {
     table.publish(&list).unwrap();
     println!("{} entries written anew in {:?}", list.len(), began.elapsed());
     for i in (0..abi::MIGRATE_ENTRIES_MAX).step_by(97) {
-        let place = Place { vni: 1 + i, v6: true, addr: u128::from(i) << 64 | u128::from(i) };
+        let place = Place { vni: Vni(1 + i), v6: true, addr: u128::from(i) << 64 | u128::from(i) };
         assert_eq!(table.reader().find(&place).0, (i + 1) | abi::MIGRATE_AWAY);
         assert_eq!(table.reader().find(&Place { addr: place.addr + 1, ..place }).0, 0);
     }
@@ -101,7 +103,7 @@ fn the_largest_table_that_may_be_fits() {
 }
 
 /// A tenant's connection: VNI, number of the unit, which one in it.
-fn flow(vni: u32, unit: u32, i: u32, v6: bool) -> Key {
+fn flow(vni: Vni, unit: u32, i: u32, v6: bool) -> Key {
     match v6 {
         false => Key::v4(vni, 6, 0x0a00_0000 | unit, 80, 0x0b00_0000 | unit, i as u16),
         true => Key::v6(vni, 6, 1 << 64 | u128::from(unit), 80, u128::from(i) << 64, 9),
@@ -143,7 +145,7 @@ impl Straddling {
             }
         }
         // While the records alone know of some, whatever the table does not accept is the agent's.
-        let requests = s.judge(&flow(77, 0, 0, false), Kind::SynAck, 0).1 == Verdict::Agent;
+        let requests = s.judge(&flow(Vni(77), 0, 0, false), Kind::SynAck, 0).1 == Verdict::Agent;
         self.0 = alive.values().map(|key| (*key, (table(key), requests))).collect();
     }
 }
@@ -157,7 +159,7 @@ fn connections_survive_migration_there_and_back() {
         let spec = spec(kind, 400, 90, 60);
         let open = |slots: &HeapSlots| Shared::open(slots, spec, 77, Timeouts::default()).unwrap();
         let (mut shared, _) = open(&slots);
-        shared.set_weights([(1, 4), (3, 2)].into());
+        shared.set_weights([(Vni(1), 4), (Vni(3), 2)].into());
         let (mut alive, mut now, mut next) = (BTreeMap::<u64, Key>::new(), SECOND, 0u64);
         let (mut there, mut back, mut died, mut refused) = (0, 0, 0, 0);
         for round in 0..1200u32 {
@@ -167,7 +169,7 @@ fn connections_survive_migration_there_and_back() {
             for _ in 0..rng.random_range(0..12) {
                 if grows || alive.is_empty() {
                     let (vni, unit) = (rng.random_range(1..6), rng.random_range(0..20));
-                    let key = flow(vni, unit * rng.random_range(0..3), next as u32, rng.random_range(0..6) == 0);
+                    let key = flow(Vni(vni), unit * rng.random_range(0..3), next as u32, rng.random_range(0..6) == 0);
                     match establish(&shared, key, now) {
                         true => drop(alive.insert(next, key)),
                         false => refused += 1,
@@ -189,7 +191,7 @@ fn connections_survive_migration_there_and_back() {
             for key in alive.values() {
                 assert!(send(&shared, *key, Kind::Ack, In, now), "{kind:?} round {round}: {key:?}");
             }
-            let stranger = flow(rng.random_range(1..6), rng.random_range(0..60), 50_000 + round, false);
+            let stranger = flow(Vni(rng.random_range(1..6)), rng.random_range(0..60), 50_000 + round, false);
             if shared.away(&stranger) {
                 assert!(!send(&shared, stranger, Kind::Ack, Out, now), "what has migrated is judged by full keys");
             }
@@ -202,7 +204,7 @@ fn connections_survive_migration_there_and_back() {
                 died += 1;
                 drop(shared);
                 shared = open(&slots).0;
-                shared.set_weights([(1, 4), (3, 2)].into());
+                shared.set_weights([(Vni(1), 4), (Vni(3), 2)].into());
                 let again = shared.migration().unwrap();
                 assert_eq!(again.connections, m.connections, "everybody is where he was");
             }
@@ -222,7 +224,7 @@ fn a_table_that_fills_up_between_two_steps_refuses_nobody() {
         spec.registers = 4000;
         let (mut shared, _) = Shared::open(&slots, spec, 77, Timeouts::default()).unwrap();
         let room = spec.all();
-        let keys: Vec<Key> = (0..3 * room as u32).map(|i| flow(1 + i % 5, i / 3, i, i % 7 == 0)).collect();
+        let keys: Vec<Key> = (0..3 * room as u32).map(|i| flow(Vni(1 + i % 5), i / 3, i, i % 7 == 0)).collect();
         for key in &keys {
             assert!(establish(&shared, *key, SECOND), "{kind:?}: {key:?}");
         }
@@ -256,7 +258,7 @@ fn a_table_that_fills_up_between_two_steps_refuses_nobody() {
                         == Outcome::Pass,
             )
         };
-        let strangers: Vec<Key> = (0..200).map(|i| flow(9, i, i, false)).collect();
+        let strangers: Vec<Key> = (0..200).map(|i| flow(Vni(9), i, i, false)).collect();
         let requested = strangers.iter().map(|key| refused(&shared, key)).filter(|(requested, passed)| {
             assert!(!passed, "a stranger");
             *requested
@@ -289,12 +291,12 @@ fn what_overflows_between_two_steps_is_bounded() {
         ..Spec::new(TableKind::Digest, 80, 80)
     };
     let (shared, _) = Shared::open(&slots, spec, 77, Timeouts::default()).unwrap();
-    let begun = (0..10_000).filter(|i| establish(&shared, flow(1, *i, *i, false), SECOND)).count() as u64;
+    let begun = (0..10_000).filter(|i| establish(&shared, flow(Vni(1), *i, *i, false), SECOND)).count() as u64;
     assert!((2_000..3_000).contains(&begun), "{begun}");
     for i in 0..30 {
         shared.migrate((2 + i) * SECOND, 1 << 20, &mut || ());
     }
-    assert!(establish(&shared, flow(1, 20_000, 1, false), 40 * SECOND), "and then goes on");
+    assert!(establish(&shared, flow(Vni(1), 20_000, 1, false), 40 * SECOND), "and then goes on");
     let alive = shared.connections();
     for (key, c) in &alive {
         assert!(
@@ -321,7 +323,7 @@ fn only_tenants_with_many_connections_give() {
     for i in 0..1600 {
         for tenant in 0..30u32 {
             if i < [100, 400, 1600][tenant as usize % 3] {
-                assert!(establish(&shared, flow(1 + tenant, i / 4, i, false), SECOND));
+                assert!(establish(&shared, flow(Vni(1 + tenant), i / 4, i, false), SECOND));
                 made += 1;
             }
         }
@@ -335,11 +337,11 @@ fn only_tenants_with_many_connections_give() {
     assert_eq!(m.thresholds, (10_000, 5_000));
     assert!(m.connections.0 < 10_000 && m.connections.0 + m.connections.1 == made);
     for t in &m.tenants {
-        let small = (t.vni - 1) % 3 == 0;
+        let small = (t.vni.0 - 1) % 3 == 0;
         assert_eq!((small, t.away), (small, if small { 0 } else { t.away }), "those with 100 give nothing: {t:?}");
         assert!(small || t.away > 0, "{t:?}");
     }
-    assert!(!m.entries.iter().any(|(e, ..)| (e.vni - 1) % 3 == 0), "no entry for them either");
+    assert!(!m.entries.iter().any(|(e, ..)| (e.vni.0 - 1) % 3 == 0), "no entry for them either");
 }
 
 /// A flood of units makes units coarser instead of tables larger.
@@ -348,7 +350,7 @@ fn many_units_become_coarser_ones() {
     let slots = HeapSlots::default();
     let (shared, _) = Shared::open(&slots, spec(TableKind::Digest, 40_000, 50, 10), 5, Timeouts::default()).unwrap();
     for i in 0..30_000u32 {
-        assert!(establish(&shared, flow(1, i, i, i % 3 == 0), SECOND));
+        assert!(establish(&shared, flow(Vni(1), i, i, i % 3 == 0), SECOND));
     }
     for i in 0..40 {
         shared.migrate((2 + i) * SECOND, 1 << 20, &mut || ());
@@ -356,7 +358,7 @@ fn many_units_become_coarser_ones() {
     let m = shared.migration().unwrap();
     assert!(m.entries.len() <= 8192 && m.connections.1 > 20_000, "{} entries, {:?}", m.entries.len(), m.connections);
     for i in 0..30_000u32 {
-        assert!(send(&shared, flow(1, i, i, i % 3 == 0), Kind::Ack, In, 99 * SECOND), "{i}");
+        assert!(send(&shared, flow(Vni(1), i, i, i % 3 == 0), Kind::Ack, In, 99 * SECOND), "{i}");
     }
 }
 
@@ -367,7 +369,7 @@ fn all_come_back_when_migration_ends() {
     let with = spec(TableKind::Digest, 400, 50, 10);
     let (shared, _) = Shared::open(&slots, with, 5, Timeouts::default()).unwrap();
     for i in 0..300 {
-        assert!(establish(&shared, flow(1, i, i, false), SECOND));
+        assert!(establish(&shared, flow(Vni(1), i, i, false), SECOND));
     }
     for i in 0..5 {
         shared.migrate((2 + i) * SECOND, 1 << 20, &mut || ());
@@ -377,5 +379,5 @@ fn all_come_back_when_migration_ends() {
     let (shared, found) = Shared::open(&slots, Spec { migration: None, ..with }, 5, Timeouts::default()).unwrap();
     assert_eq!((found.lost, shared.status().usage.connections, shared.migration()), (0, 300, None));
     assert!(slots.left(abi::STATES_SLOT_MIGRATE).is_none());
-    assert!((0..300).all(|i| send(&shared, flow(1, i, i, false), Kind::Ack, In, SECOND)));
+    assert!((0..300).all(|i| send(&shared, flow(Vni(1), i, i, false), Kind::Ack, In, SECOND)));
 }

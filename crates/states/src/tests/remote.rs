@@ -5,6 +5,7 @@ use super::agent::{agent, table, Node, CONNECTIONS};
 use super::*;
 use crate::message::{Begin, Messages, Outbox, Request, Tell, CHUNK_MAX, MESSAGE_MAX};
 use crate::remote::EndsLog;
+use abi::Vni;
 use parking_lot::Mutex;
 
 /// A node and its agent with a wire between them on which nothing is lost, until it is cut.
@@ -292,16 +293,16 @@ fn a_connection_that_breaks_anywhere_loses_nothing_that_was_answered() {
 #[test]
 fn packets_that_wait_have_a_bound_of_all_and_of_a_tenant() {
     let pair = Pair::new(PAPER);
-    let syn = |vni: u32, i: u32| Control { key: Key::v4(vni, 6, i, 1, 2, 80), kind: Kind::Syn, from: Direction::Out };
+    let syn = |vni: Vni, i: u32| Control { key: Key::v4(vni, 6, i, 1, 2, 80), kind: Kind::Syn, from: Direction::Out };
     let request = |vni, i| pair.remote.request(&pair.completions, &syn(vni, i), Begin::Allowed, false);
     let requested = |vni| (0..5000).take_while(|i| request(vni, *i).is_ok()).count();
-    assert_eq!(requested(1), crate::remote::WAITING_TENANT_MAX);
-    assert_eq!(request(1, 9999), Err(Refusal::Busy));
-    let others: usize = (2..12).map(requested).sum();
+    assert_eq!(requested(Vni(1)), crate::remote::WAITING_TENANT_MAX);
+    assert_eq!(request(Vni(1), 9999), Err(Refusal::Busy));
+    let others: usize = (2..12).map(Vni).map(requested).sum();
     assert_eq!(others, crate::remote::WAITING_MAX - crate::remote::WAITING_TENANT_MAX);
     pair.remote.disconnected();
     assert_eq!(pair.completions.take(usize::MAX).len(), crate::remote::WAITING_MAX);
-    assert_eq!(request(3, 1), Err(Refusal::Gone));
+    assert_eq!(request(Vni(3), 1), Err(Refusal::Gone));
 }
 
 #[test]
@@ -370,7 +371,7 @@ fn messages_come_back_as_they_went() {
             Tell::PageEnd { ticket: rng.random(), next: [None, Some(rng.random_range(0..1 << 60))][i % 2] },
             Tell::Ended(Ended { key, connection, why: Why::Closed }),
             Tell::Records { places: rng.random(), bytes: rng.random(), opening: rng.random() },
-            Tell::Tenant(rng.random(), TenantUse { connections: rng.random(), opening: rng.random() }),
+            Tell::Tenant(Vni(rng.random()), TenantUse { connections: rng.random(), opening: rng.random() }),
             Tell::Pong,
         ];
         let mut out = Outbox::default();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A table as an operator chooses it: what lives on when the process, the kind or the size changes, and what a flood may take.
 use super::*;
+use abi::Vni;
 use parking_lot::Mutex;
 use Direction::{In, Out};
 
@@ -113,12 +114,12 @@ fn a_new_connection_begins_whoever_has_its_register_and_fig_3_holds_for_known_on
 fn a_flood_of_one_tenant_leaves_places_for_another() {
     let spec = Spec::new(TableKind::Compact, 800, 0);
     let (shared, _) = open(&HeapSlots::default(), spec);
-    let flood = |i: u32| Control { key: Key::v4(1, 6, i, 1, 9, 80), kind: Kind::Syn, from: Out };
+    let flood = |i: u32| Control { key: Key::v4(Vni(1), 6, i, 1, 9, 80), kind: Kind::Syn, from: Out };
     let outcomes: Vec<Outcome> = (0..1000).map(|i| shared.control(&flood(i), false, SECOND, &mut |_| true)).collect();
     assert_eq!(outcomes.iter().filter(|o| **o == Outcome::Pass).count(), 100, "an eighth of all places");
     assert_eq!(outcomes[999], Outcome::Refuse(Refusal::Opening));
-    assert_eq!(shared.tenants(), vec![(1, TenantUse { connections: 100, opening: 100 })]);
-    let key = Key::v4(2, 6, 1, 1, 9, 80);
+    assert_eq!(shared.tenants(), vec![(Vni(1), TenantUse { connections: 100, opening: 100 })]);
+    let key = Key::v4(Vni(2), 6, 1, 1, 9, 80);
     assert!(send(&shared, key, Kind::Syn, Out));
     // Every handshake that comes to its end makes room for another one.
     for (kind, from) in [(Kind::SynAck, In), (Kind::Ack, Out)] {
@@ -129,7 +130,7 @@ fn a_flood_of_one_tenant_leaves_places_for_another() {
     shared.expire(62 * SECOND, u64::MAX);
     assert_eq!(
         (shared.take_ended().len(), shared.tenants()),
-        (101, vec![(1, TenantUse { connections: 1, opening: 0 })])
+        (101, vec![(Vni(1), TenantUse { connections: 1, opening: 0 })])
     );
 }
 

@@ -130,7 +130,7 @@ impl Plain {
 
 /// Entry `n`, with its hash. All of them are of few buckets.
 struct Sample {
-    vni: u32,
+    vni: Vni,
     addr: (u64, u64),
     hash: u64,
     words: Entry,
@@ -145,9 +145,12 @@ fn samples(kind: Kind, count: usize, buckets: u32) -> Vec<Sample> {
     let one = |n: u32| {
         let (vni, addr, v) = (0x12_0000 + n, (u64::from(n) << 32 | 0x2001, u64::from(n) * 3), value(n));
         match kind {
-            Kind::Word(_) => {
-                Sample { vni, addr, hash: hash1(u64::from(vni) << 32, SALT), words: vec![u64::from(vni) << 32 | 7] }
-            }
+            Kind::Word(_) => Sample {
+                vni: Vni(vni),
+                addr,
+                hash: hash1(u64::from(vni) << 32, SALT),
+                words: vec![u64::from(vni) << 32 | 7],
+            },
             Kind::Vm4 => {
                 let key = u64::from(vni) << 40 | u64::from(n) << 8;
                 let values = vec![
@@ -155,13 +158,18 @@ fn samples(kind: Kind, count: usize, buckets: u32) -> Vec<Sample> {
                     (v.mac & 0xffff) << 16 | u64::from(v.vm >> 8),
                     u64::from((v.vm & 0xff) << 24 | v.nc << 4 | v.flags),
                 ];
-                Sample { vni, addr: (0, u64::from(n)), hash: hash1(key, SALT), words: [vec![key | 1], values].concat() }
+                Sample {
+                    vni: Vni(vni),
+                    addr: (0, u64::from(n)),
+                    hash: hash1(key, SALT),
+                    words: [vec![key | 1], values].concat(),
+                }
             }
             Kind::Vm6 => {
                 let hash = hash3(u64::from(vni), addr.0, addr.1, SALT);
                 let key = u64::from(vni) << 40 | (hash & 0xffff_ffff) << 8 | 1;
                 let (a, b) = (v.mac << 16 | u64::from(v.flags), u64::from(v.vm) << 32 | u64::from(v.nc));
-                Sample { vni, addr, hash, words: vec![key, addr.0, addr.1, a, b] }
+                Sample { vni: Vni(vni), addr, hash, words: vec![key, addr.0, addr.1, a, b] }
             }
             Kind::Tenant => {
                 let key = u64::from(vni) << 40 | TENANT_VALID | u64::from(n) << 16 | 0x0201;
@@ -169,7 +177,7 @@ fn samples(kind: Kind, count: usize, buckets: u32) -> Vec<Sample> {
                 if n.is_multiple_of(3) {
                     words.push(u64::from(n) << 32 | 0x55 << 8 | 24 << 2);
                 }
-                Sample { vni, addr, hash: hash1(u64::from(vni) << 40, SALT), words }
+                Sample { vni: Vni(vni), addr, hash: hash1(u64::from(vni) << 40, SALT), words }
             }
         }
     };
@@ -327,32 +335,33 @@ fn untagged(salt: u64) -> (u64, u64) {
 fn empty_slots_are_never_found() {
     let (mut s, mut t) = (store(), HashTable::new(Kind::Vm4, ROOT));
     t.stage(&mut s, 16).unwrap();
-    assert_eq!(t.find4(&s, 0, 0, |_| true), None);
+    assert_eq!(t.find4(&s, Vni(0), 0, |_| true), None);
     t.insert4(&mut s, KEY_VALID, &value(1)).unwrap();
-    let (place, key) = t.find4(&s, 0, 0, |_| true).unwrap();
+    let (place, key) = t.find4(&s, Vni(0), 0, |_| true).unwrap();
     assert_eq!((key, t.vm_slot(&s.lines, place)), (1, VmSlot { key: 1, addr6: (0, 0), value: value(1) }));
-    assert_eq!(t.find4(&s, 0, 0, |s| s == KEY_VALID | KEY_DYING), None);
+    assert_eq!(t.find4(&s, Vni(0), 0, |s| s == KEY_VALID | KEY_DYING), None);
     t.erase(&s.lines, place);
-    assert_eq!((t.find4(&s, 0, 0, |_| true), t.entries()), (None, 1), "what is erased was never counted");
+    assert_eq!((t.find4(&s, Vni(0), 0, |_| true), t.entries()), (None, 1), "what is erased was never counted");
     let (mut s, mut t) = (store(), HashTable::new(Kind::Vm6, ROOT));
     let addr = untagged(SALT);
     assert_eq!(hash3(0, addr.0, addr.1, SALT), 0x0765_4321_0000_0000);
-    t.insert6(&mut s, 0, addr, KEY_VALID, (0x1234 << 16 | 2, 5 << 32 | 6)).unwrap();
-    let (place, key) = t.find6(&s, 0, addr, |_| true).unwrap();
+    t.insert6(&mut s, Vni(0), addr, KEY_VALID, (0x1234 << 16 | 2, 5 << 32 | 6)).unwrap();
+    let (place, key) = t.find6(&s, Vni(0), addr, |_| true).unwrap();
     let slot = VmSlot { key, addr6: addr, value: VmEntry { mac: 0x1234, vm: 5, nc: 6, flags: 2 } };
     assert_eq!((key, t.vm_slot(&s.lines, place)), (KEY_VALID, slot));
-    assert_eq!(t.find6(&s, 0, (addr.0, addr.1 ^ 1), |_| true), None);
+    assert_eq!(t.find6(&s, Vni(0), (addr.0, addr.1 ^ 1), |_| true), None);
     t.clear(&s, place);
     // Its address is still there.
-    assert_eq!((word(&s, place.line, 4 + 2 * place.slot), t.find6(&s, 0, addr, |_| true)), (addr.0, None));
+    assert_eq!((word(&s, place.line, 4 + 2 * place.slot), t.find6(&s, Vni(0), addr, |_| true)), (addr.0, None));
     let (mut s, mut t) = (store(), HashTable::new(Kind::Tenant, ROOT));
     t.stage(&mut s, 16).unwrap();
-    let place = |t: &HashTable, s: &Store| (t.find_tenant(s, 0), t.find_dead_tenant(s, 0), t.find_twin(s, 0, 1));
+    let place =
+        |t: &HashTable, s: &Store| (t.find_tenant(s, Vni(0)), t.find_dead_tenant(s, Vni(0)), t.find_twin(s, Vni(0), 1));
     assert_eq!(place(&t, &s), (None, None, None));
     let key = TENANT_VALID | 9 << TENANT_ID_SHIFT;
     let at = t.insert_tenant(&mut s, &TenantEntry { key, roots: 1, mac: 2, policy: 3 }, &PeerWords::default()).unwrap();
     assert_eq!(place(&t, &s), (Some(at), None, Some(at)));
-    assert_eq!(t.find_twin(&s, 0, key), None);
+    assert_eq!(t.find_twin(&s, Vni(0), key), None);
 }
 
 #[test]
@@ -511,12 +520,12 @@ fn a_move_asks_for_the_lines_that_it_fills() {
     assert_eq!(prefetched(&|| t.prefetch4(&s, all[0].words[0])), line(all[0].hash));
     let none = HashTable::new(Kind::Word(32), ROOT);
     assert!(prefetched(&|| none.prefetch_word(&s, 5)).is_empty() && prefetched(&|| none.prefetch4(&s, 5)).is_empty());
-    assert!(prefetched(&|| none.prefetch_tenant(&s, 5)).is_empty());
+    assert!(prefetched(&|| none.prefetch_tenant(&s, Vni(5))).is_empty());
     let words = HashTable { kind: Kind::Word(32), ..t };
     assert_eq!(prefetched(&|| words.prefetch_word(&s, 7 << 32 | 9)), line(hash1(7 << 32, SALT)));
     let vpcs = HashTable { kind: Kind::Tenant, buckets: 25, ..t };
     let bucket = t.first + 2 * bucket_of(hash1(7 << 40, SALT), 25);
-    assert_eq!(prefetched(&|| vpcs.prefetch_tenant(&s, 7)), [std::ptr::from_ref(s.lines.at(bucket)) as usize]);
+    assert_eq!(prefetched(&|| vpcs.prefetch_tenant(&s, Vni(7))), [std::ptr::from_ref(s.lines.at(bucket)) as usize]);
 }
 
 /// A chain that grows in vain is cut back.

@@ -16,7 +16,7 @@ pub struct InlineEnd {
     /// MTU of the other port.
     pub mtu: u32,
     /// VNI of all servers behind the pair, 0 if they are of several VPCs.
-    pub vni: u32,
+    pub vni: Vni,
     roots: u64,
 }
 
@@ -29,7 +29,7 @@ impl Tables {
             if end as u32 == ifindex && end != 0 {
                 let (w, servers_side) = (word(root!(wire_words), i / 2), i % 2 == 0);
                 let mtu = (w >> if servers_side { 16 } else { 0 }) as u16;
-                let (other, vni) = ((end >> 32) as u32, (w >> INLINE_VNI_SHIFT) as u32);
+                let (other, vni) = ((end >> 32) as u32, Vni((w >> INLINE_VNI_SHIFT) as u32));
                 return Some(InlineEnd {
                     servers_side,
                     other,
@@ -43,16 +43,16 @@ impl Tables {
     }
 
     /// VNI of the server behind an inline pair that has this IPv4 address.
-    pub fn server4(&self, end: &InlineEnd, addr: u32) -> Option<u32> {
+    pub fn server4(&self, end: &InlineEnd, addr: u32) -> Option<Vni> {
         server(lookup32(&self.lines, end.roots as u32, addr))
     }
 
     /// The same for an IPv6 address.
-    pub fn server6(&self, end: &InlineEnd, addr: (u64, u64)) -> Option<u32> {
+    pub fn server6(&self, end: &InlineEnd, addr: (u64, u64)) -> Option<Vni> {
         server(lookup128(&self.lines, (end.roots >> 32) as u32, addr))
     }
 }
 
-fn server(value: u32) -> Option<u32> {
-    (value >> VALUE_SCOPE_SHIFT == SCOPE_LOCAL).then_some(value & VALUE_ARG_MASK)
+fn server(value: u32) -> Option<Vni> {
+    (value >> VALUE_SCOPE_SHIFT == SCOPE_LOCAL).then_some(Vni(value & VALUE_ARG_MASK))
 }

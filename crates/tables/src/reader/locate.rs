@@ -6,7 +6,7 @@ use super::*;
 impl Tables {
     /// Where the lookup of an IPv4 address begins, prefetched; for [`Tables::vm4_from`].
     #[inline(always)]
-    pub fn vm4_bucket(&self, vni: u32, addr: u32) -> BucketRef {
+    pub fn vm4_bucket(&self, vni: Vni, addr: u32) -> BucketRef {
         let table = self.root.get(root!(vm4));
         let line = bucket_line(table, hash1(vm4_key(vni, addr), self.salt()), 1);
         self.lines.prefetch(line);
@@ -15,7 +15,7 @@ impl Tables {
 
     /// The VM-NC entry of an IPv4 address that is visible in a generation of its tenant.
     #[inline(always)]
-    pub fn vm4(&self, vni: u32, addr: u32, generation: u8) -> Option<VmEntry> {
+    pub fn vm4(&self, vni: Vni, addr: u32, generation: u8) -> Option<VmEntry> {
         let table = self.root.get(root!(vm4));
         let line = bucket_line(table, hash1(vm4_key(vni, addr), self.salt()), 1);
         self.vm4_in(line, vni, addr, || generation)
@@ -47,7 +47,7 @@ impl Tables {
 
     /// As [`Tables::tenant_bucket`].
     #[inline(always)]
-    pub fn tenant_line(&self, at: &Tables4, vni: u32) -> u32 {
+    pub fn tenant_line(&self, at: &Tables4, vni: Vni) -> u32 {
         let line = bucket_line(at.tenants, tenant_hash(vni, at.salt), 2);
         self.lines.prefetch(line);
         line
@@ -55,7 +55,7 @@ impl Tables {
 
     /// The VPC that an IPv4 address leads to from another one, if that one's entry says so by itself (PEER words). Its tree says the
     /// same.
-    pub fn peer4(&self, tenant: &Tenant, addr: u32) -> Option<u32> {
+    pub fn peer4(&self, tenant: &Tenant, addr: u32) -> Option<Vni> {
         let mut line = bucket_line(self.root.get(root!(tenants)), tenant_hash(tenant.vni, self.salt()), 2);
         if tenant.root4() >> ROOT_LEVELS_SHIFT & 0xf == 0 {
             return None;
@@ -75,7 +75,7 @@ impl Tables {
                 return (0..6)
                     .map(|i| words.word(i))
                     .find(leads)
-                    .map(|word| (word >> PEER_VNI_SHIFT) as u32 & 0xff_ffff);
+                    .map(|word| Vni((word >> PEER_VNI_SHIFT) as u32 & 0xff_ffff));
             }
             line = bucket.half(15);
             if line == 0 {
@@ -87,7 +87,7 @@ impl Tables {
 
     /// As [`Tables::member4_bucket`].
     #[inline(always)]
-    pub fn member4_line(&self, at: &Tables4, vni: u32, src: u32) -> u32 {
+    pub fn member4_line(&self, at: &Tables4, vni: Vni, src: u32) -> u32 {
         let line = bucket_line(at.members, hash1(member4_key(vni, src), at.salt), 1);
         self.lines.prefetch(line);
         line
@@ -95,7 +95,7 @@ impl Tables {
 
     /// Where the lookup of an IPv4 address begins, prefetched; for [`Tables::vm4_lasting`].
     #[inline(always)]
-    pub fn vm4_line(&self, at: &Tables4, vni: u32, addr: u32) -> u32 {
+    pub fn vm4_line(&self, at: &Tables4, vni: Vni, addr: u32) -> u32 {
         let line = bucket_line(at.vm4, hash1(vm4_key(vni, addr), at.salt), 1);
         self.lines.prefetch(line);
         line
@@ -105,7 +105,7 @@ impl Tables {
     /// under way adds or removes, or the table may have been replaced. With a line: so far nothing was found and the lookup
     /// goes on there, once it is loaded.
     #[inline(always)]
-    pub fn vm4_lasting(&self, at: &Tables4, line: u32, vni: u32, addr: u32) -> Result<VmEntry, u32> {
+    pub fn vm4_lasting(&self, at: &Tables4, line: u32, vni: Vni, addr: u32) -> Result<VmEntry, u32> {
         if self.root.get(root!(vm4)) != at.vm4 {
             return Err(0);
         }
@@ -126,7 +126,7 @@ impl Tables {
     }
 
     #[inline(always)]
-    fn vm4_in(&self, mut line: u32, vni: u32, addr: u32, generation: impl Fn() -> u8) -> Option<VmEntry> {
+    fn vm4_in(&self, mut line: u32, vni: Vni, addr: u32, generation: impl Fn() -> u8) -> Option<VmEntry> {
         let key = vm4_key(vni, addr);
         for _ in 0..CHAIN_MAX {
             let bucket = self.at(line);
@@ -150,25 +150,25 @@ impl Tables {
 
     /// Prefetches for [`Tables::vm4`].
     #[inline(always)]
-    pub fn prefetch_vm4(&self, vni: u32, addr: u32) {
+    pub fn prefetch_vm4(&self, vni: Vni, addr: u32) {
         self.vm4_bucket(vni, addr);
     }
 
     /// Prefetches for [`Tables::vm6`].
     #[inline(always)]
-    pub fn prefetch_vm6(&self, vni: u32, addr: (u64, u64)) {
+    pub fn prefetch_vm6(&self, vni: Vni, addr: (u64, u64)) {
         self.prefetch_v6(root!(vm6), vni, addr);
     }
 
     /// The VM-NC entry of an IPv6 address (upper, lower half) that is visible in a generation of its tenant.
     #[inline(always)]
-    pub fn vm6(&self, vni: u32, addr: (u64, u64), generation: u8) -> Option<VmEntry> {
+    pub fn vm6(&self, vni: Vni, addr: (u64, u64), generation: u8) -> Option<VmEntry> {
         let (mac_flags, vm_nc) = self.v6_find(root!(vm6), vni, addr, generation)?;
         Some(vm6_value(mac_flags, vm_nc))
     }
 
     #[inline(always)]
-    pub(super) fn prefetch_v6(&self, table: usize, vni: u32, addr: (u64, u64)) {
+    pub(super) fn prefetch_v6(&self, table: usize, vni: Vni, addr: (u64, u64)) {
         if let Some(line) = self.bucket(table, hash3(u64::from(vni), addr.0, addr.1, self.salt()), 2) {
             self.lines.prefetch(line);
             self.lines.prefetch(line.wrapping_add(1));
@@ -176,7 +176,7 @@ impl Tables {
     }
 
     #[inline(always)]
-    pub(super) fn v6_find(&self, table: usize, vni: u32, addr: (u64, u64), generation: u8) -> Option<(u64, u64)> {
+    pub(super) fn v6_find(&self, table: usize, vni: Vni, addr: (u64, u64), generation: u8) -> Option<(u64, u64)> {
         let hash = hash3(u64::from(vni), addr.0, addr.1, self.salt());
         let key = vm6_key(vni, hash);
         let mut line = self.bucket(table, hash, 2)?;

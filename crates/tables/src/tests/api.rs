@@ -242,7 +242,7 @@ fn intervals_of_a_dump_cover_what_routes_cover() {
         ]
     );
     assert_eq!((w.target(0), w.target(5 << 28)), (None, Some(Target::Line)));
-    assert!(w.dump(5).is_none() && w.routes(5).is_none());
+    assert!(w.dump(Vni(5)).is_none() && w.routes(Vni(5)).is_none());
 }
 
 #[test]

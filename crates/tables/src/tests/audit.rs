@@ -245,7 +245,7 @@ fn memory_says_what_a_large_model_says() {
         }),
     };
     let tenant = |i: u32| TenantChange {
-        vni: i * 4001 + 1,
+        vni: Vni(i * 4001 + 1),
         settings: Some(TenantSettings {
             gateway_mac: 0x0200_0000_0001,
             icmp: i.is_multiple_of(2),
@@ -263,9 +263,9 @@ fn memory_says_what_a_large_model_says() {
         Commit { nc_add: (1..=4200).map(nc).collect(), tenants: (0..4000).map(tenant).collect(), ..Default::default() };
     // Every third VPC goes, of the others a VM, with them the NCs that nobody needs any more.
     let less = |i: u32| match i % 3 {
-        0 => TenantChange { vni: i * 4001 + 1, delete: true, ..Default::default() },
+        0 => TenantChange { vni: Vni(i * 4001 + 1), delete: true, ..Default::default() },
         _ => TenantChange {
-            vni: i * 4001 + 1,
+            vni: Vni(i * 4001 + 1),
             vm_remove: vec![VmKey(0x0200_0000_0000 | u64::from(i % 13))],
             ..Default::default()
         },

@@ -6,6 +6,7 @@ use super::world::*;
 use super::Fault;
 use crate::testing::seeded;
 use crate::*;
+use abi::Vni;
 use rand::RngExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -52,7 +53,7 @@ fn run(fault: Fault, commits: u32) -> Result<u64, String> {
                 commit.tenants.push(passer(n, &mut rng));
             } else {
                 let gone = passers.swap_remove(rng.random_range(0..passers.len()));
-                commit.tenants.push(TenantChange { vni: 500_000 + gone, delete: true, ..Default::default() });
+                commit.tenants.push(TenantChange { vni: Vni(500_000 + gone), delete: true, ..Default::default() });
             }
             writer.commit(&commit).unwrap();
             if rng.random_bool(0.1) {

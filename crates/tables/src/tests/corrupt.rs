@@ -24,28 +24,43 @@ fn permit(tables: &Tables, rng: &mut ChaCha8Rng) {
     let (x, y) = (rng.next_u64(), rng.next_u64());
     let vni = rng.next_u32() & 0xff_ffff;
     let _ = (tables.ready(), tables.vtep4(), tables.vtep6(), tables.commits(), tables.slots());
-    tables.prefetch_vm4(vni, a);
-    tables.prefetch_vm6(vni, (x, y));
-    tables.prefetch_tenant(vni);
+    tables.prefetch_vm4(Vni(vni), a);
+    tables.prefetch_vm6(Vni(vni), (x, y));
+    tables.prefetch_tenant(Vni(vni));
     tables.prefetch_line(a);
-    let t =
-        tables.tenant(vni).or(tables.tenant_from(a, vni)).unwrap_or(Tenant { key: x, roots: y, vni, ..Tenant::NONE });
+    let t = tables.tenant(Vni(vni)).or(tables.tenant_from(a, Vni(vni))).unwrap_or(Tenant {
+        key: x,
+        roots: y,
+        vni: Vni(vni),
+        ..Tenant::NONE
+    });
     let _ = (tables.gateway_mac(&t), tables.gateway4(&t), tables.gateway6(&t));
-    let _ = (tables.may_send4(vni, a), tables.may_send6(vni, b), tables.nc_by_addr4(c), tables.nc_by_addr6((x, y)));
+    let _ = (
+        tables.may_send4(Vni(vni), a),
+        tables.may_send6(Vni(vni), b),
+        tables.nc_by_addr4(c),
+        tables.nc_by_addr6((x, y)),
+    );
     let _ = (tables.route4(t.root4(), c), tables.route6(t.root6(), (x, y)));
     let _ = (tables.route4(a, c), tables.route6(b, (y, x)));
-    for vm in [tables.vm4(vni, c, 1), tables.vm6(vni, (x, y), 2)].into_iter().flatten() {
+    for vm in [tables.vm4(Vni(vni), c, 1), tables.vm6(Vni(vni), (x, y), 2)].into_iter().flatten() {
         let _ = tables.nc(vm.nc).map(|nc| tables.nexthop(tables.group_member(nc.group, x)));
         tables.count_vm(vm.vm, 100);
     }
-    let _ = (tables.vm4_from(tables.vm4_bucket(vni, c), &t, c), tables.vm4_from(BucketRef::NONE, &t, a));
+    let _ = (tables.vm4_from(tables.vm4_bucket(Vni(vni), c), &t, c), tables.vm4_from(BucketRef::NONE, &t, a));
     let _ = (tables.peer4(&t, a), tables.peer4(&t, c));
     let at = &tables.tables4();
-    let _ = (tables.vm4_lasting(at, tables.vm4_line(at, vni, c), vni, c), tables.vm4_lasting(at, a, vni, c));
-    let _ = tables.tenant_from(tables.tenant_line(at, vni), vni);
-    let _ = tables.may_send4_from(tables.member4_line(at, vni, c), vni, c);
-    let _ = (tables.tenant_from(tables.tenant_bucket(vni), vni), tables.tenant_ident(&t), tables.tenant_record(c));
-    let _ = (tables.may_send4_from(tables.member4_bucket(vni, c), vni, c), tables.may_send4_from(b, vni, c));
+    let _ =
+        (tables.vm4_lasting(at, tables.vm4_line(at, Vni(vni), c), Vni(vni), c), tables.vm4_lasting(at, a, Vni(vni), c));
+    let _ = tables.tenant_from(tables.tenant_line(at, Vni(vni)), Vni(vni));
+    let _ = tables.may_send4_from(tables.member4_line(at, Vni(vni), c), Vni(vni), c);
+    let _ = (
+        tables.tenant_from(tables.tenant_bucket(Vni(vni)), Vni(vni)),
+        tables.tenant_ident(&t),
+        tables.tenant_record(c),
+    );
+    let _ =
+        (tables.may_send4_from(tables.member4_bucket(Vni(vni), c), Vni(vni), c), tables.may_send4_from(b, Vni(vni), c));
     let _ = (tables.nc4(a), tables.meter_colors(b));
     tables.count_tenant_id(a, b, 5);
     let nc = tables.nc(a).map_or(b, |nc| nc.group);
@@ -56,7 +71,7 @@ fn permit(tables: &Tables, rng: &mut ChaCha8Rng) {
     tables.count_tenant(&t, a, 1000);
     let _ = (tables.tenant_count(&t), tables.vm_count(b));
     tables.count_vm(c, 1 << 39);
-    let _ = (tables.count_drop(vni, DropReason::RouteNone), tables.drop_count(vni, DropReason::VmUnknown));
+    let _ = (tables.count_drop(Vni(vni), DropReason::RouteNone), tables.drop_count(Vni(vni), DropReason::VmUnknown));
     let _ = tables.drop_counts().len();
 }
 

@@ -6,6 +6,7 @@ use super::audit::copy;
 use super::model::*;
 use crate::writer::{audit, Expected};
 use crate::*;
+use abi::Vni;
 use memory::testing::dies_after;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -64,7 +65,7 @@ pub(super) fn before() -> Commit {
     let tenant = |vni, n: u32| TenantChange {
         vni,
         settings: settings(n == 2),
-        routes: routes(n, 10 * n, 11),
+        routes: routes(n, 10 * n, Vni(11)),
         vm_add: (0..6 * n)
             .map(|i| if i % 7 == 6 { metered(vm(i, 1 + i % 5), 1 + u64::from(i)) } else { vm(i, 1 + i % 5) })
             .collect(),
@@ -72,7 +73,7 @@ pub(super) fn before() -> Commit {
     };
     Commit {
         nc_add: (1..8).map(nc).collect(),
-        tenants: vec![tenant(10, 2), tenant(11, 1), tenant(12, 3)],
+        tenants: vec![tenant(Vni(10), 2), tenant(Vni(11), 1), tenant(Vni(12), 3)],
         ..Default::default()
     }
 }
@@ -85,21 +86,21 @@ pub(super) fn change() -> Commit {
         .map(|i| if i % 7 == 6 { metered(vm(i, 1 + i % 5), 1 + u64::from(i)) } else { vm(i, 1 + (i + i / 4) % 5) })
         .collect();
     let first = TenantChange {
-        vni: 10,
-        routes: routes(1, 25, 11),
+        vni: Vni(10),
+        routes: routes(1, 25, Vni(11)),
         vm_replace: true,
         vm_add: vms.into_iter().chain([metered(vm(20, 8), 5), vm(21, 9)]).collect(),
         ..Default::default()
     };
     let new = TenantChange {
-        vni: 13,
+        vni: Vni(13),
         settings: settings(true),
-        routes: routes(2, 8, 13),
+        routes: routes(2, 8, Vni(13)),
         vm_add: vec![vm(1, 8), metered(vm(2, 9), 3), vm(3, 1)],
         ..Default::default()
     };
-    let single = TenantChange { vni: 11, vm_add: vec![vm(40, 2)], ..Default::default() };
-    let gone = TenantChange { vni: 12, delete: true, ..Default::default() };
+    let single = TenantChange { vni: Vni(11), vm_add: vec![vm(40, 2)], ..Default::default() };
+    let gone = TenantChange { vni: Vni(12), delete: true, ..Default::default() };
     Commit {
         nc_add: vec![nc(8), nc(9)],
         nc_remove: vec![nc(7)],
@@ -124,7 +125,7 @@ struct Story {
     stores: u64,
 }
 
-const VNIS: [Vni; 4] = [10, 11, 12, 13];
+const VNIS: [Vni; 4] = [Vni(10), Vni(11), Vni(12), Vni(13)];
 
 impl Story {
     fn new() -> Story {
@@ -182,7 +183,7 @@ impl Story {
         // And goes on: the same commit is done now, or its parts that are left.
         let mut rest = change();
         rest.nc_remove.retain(|nc| model.ncs.contains(nc));
-        rest.tenants.retain(|t| model.tenants.contains_key(&t.vni) != (t.vni == 13));
+        rest.tenants.retain(|t| model.tenants.contains_key(&t.vni) != (t.vni == Vni(13)));
         w.commit(&rest).unwrap();
         w.settle();
         for vni in VNIS {

@@ -251,10 +251,10 @@ fn counters_count_and_cells_spill() {
     // Sixteen drop counters fit into four lines; what does not is reported to the caller.
     let mut fits = 0;
     for vni in 0..40 {
-        let good = tables.count_drop(vni, DropReason::TtlExpired);
-        assert_eq!(good, tables.count_drop(vni, DropReason::TtlExpired));
-        assert_eq!(tables.drop_count(vni, DropReason::TtlExpired), if good { 2 } else { 0 });
-        assert_eq!(tables.drop_count(vni, DropReason::RouteNone), 0);
+        let good = tables.count_drop(Vni(vni), DropReason::TtlExpired);
+        assert_eq!(good, tables.count_drop(Vni(vni), DropReason::TtlExpired));
+        assert_eq!(tables.drop_count(Vni(vni), DropReason::TtlExpired), if good { 2 } else { 0 });
+        assert_eq!(tables.drop_count(Vni(vni), DropReason::RouteNone), 0);
         fits += u64::from(good);
     }
     assert_eq!(fits, 16);

@@ -3,6 +3,7 @@
 
 use crate::testing::{interrupt_this_thread, seeded};
 use crate::*;
+use abi::Vni;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::net::{IpAddr, Ipv4Addr};
@@ -17,7 +18,7 @@ fn nc(n: u32) -> IpAddr {
 
 /// VM number `n`: 4,096 VPCs, one after the other.
 fn place(n: u32) -> (Vni, u32, u64) {
-    (1 + n % 4096, 0x0a00_0000 + n / 4096, 0x0200_0000_0000 | u64::from(n))
+    (Vni(1 + n % 4096), 0x0a00_0000 + n / 4096, 0x0200_0000_0000 | u64::from(n))
 }
 
 fn vm(n: u32) -> VmSpec {
@@ -41,7 +42,7 @@ fn a_thousand_entries_grow_to_a_million_under_readers() {
         extra_ncs: Vec::new(),
     };
     let tenant = |vni| TenantChange {
-        vni,
+        vni: Vni(vni),
         settings: Some(settings.clone()),
         routes: RoutesChange::Replace(vec![local]),
         ..Default::default()
@@ -89,7 +90,7 @@ fn a_thousand_entries_grow_to_a_million_under_readers() {
             let mut by_tenant: Vec<Vec<VmSpec>> = vec![Vec::new(); 4096];
             (done..next).for_each(|n| by_tenant[(n % 4096) as usize].push(vm(n)));
             let tenants = by_tenant.into_iter().enumerate().filter(|(_, vms)| !vms.is_empty());
-            let change = |(i, vm_add)| TenantChange { vni: 1 + i as u32, vm_add, ..Default::default() };
+            let change = |(i, vm_add)| TenantChange { vni: Vni(1 + i as u32), vm_add, ..Default::default() };
             writer.commit(&Commit { tenants: tenants.map(change).collect(), ..Default::default() }).unwrap();
             done = next;
             there.store(done, Ordering::Release);

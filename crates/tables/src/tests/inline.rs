@@ -3,6 +3,7 @@
 
 use super::world::*;
 use crate::*;
+use abi::Vni;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -23,21 +24,21 @@ fn servers_are_known_behind_their_pair_and_survive_the_writer() {
     let v4 = |a: [u8; 4]| IpAddr::V4(Ipv4Addr::from(a));
     let host6 = Ipv6Addr::from_bits(0x2001_0db8_0009 << 80 | 5);
     let halves = |a: Ipv6Addr| ((a.to_bits() >> 64) as u64, a.to_bits() as u64);
-    let one = pair(3, 4, &[(v4([10, 9, 0, 5]), 32, 7), (host6.into(), 128, 7)]);
-    let two = pair(5, 6, &[(v4([10, 9, 0, 0]), 16, 8), (v4([10, 9, 0, 5]), 32, 9)]);
+    let one = pair(3, 4, &[(v4([10, 9, 0, 5]), 32, Vni(7)), (host6.into(), 128, Vni(7))]);
+    let two = pair(5, 6, &[(v4([10, 9, 0, 0]), 16, Vni(8)), (v4([10, 9, 0, 5]), 32, Vni(9))]);
     w.set_inline(&[one.clone(), two.clone()]).unwrap();
     let t = w.tables();
     assert_eq!(t.inline_end(7), None);
     let (a, b) = (t.inline_end(3).unwrap(), t.inline_end(4).unwrap());
-    assert_eq!((a.servers_side, a.other, a.mtu, a.vni), (true, 4, 9000, 7));
-    assert_eq!((b.servers_side, b.other, b.mtu, b.vni), (false, 3, 1500, 7));
+    assert_eq!((a.servers_side, a.other, a.mtu, a.vni), (true, 4, 9000, Vni(7)));
+    assert_eq!((b.servers_side, b.other, b.mtu, b.vni), (false, 3, 1500, Vni(7)));
     assert_eq!(
         (t.server4(&a, 0x0a09_0005), t.server4(&b, 0x0a09_0005), t.server4(&a, 0x0a09_0006)),
-        (Some(7), Some(7), None)
+        (Some(Vni(7)), Some(Vni(7)), None)
     );
-    assert_eq!((t.server6(&a, halves(host6)), t.server6(&a, (1, 2))), (Some(7), None));
+    assert_eq!((t.server6(&a, halves(host6)), t.server6(&a, (1, 2))), (Some(Vni(7)), None));
     let c = t.inline_end(5).unwrap();
-    assert_eq!((c.vni, t.server4(&c, 0x0a09_0005), t.server4(&c, 0x0a09_0006)), (0, Some(9), Some(8)));
+    assert_eq!((c.vni, t.server4(&c, 0x0a09_0005), t.server4(&c, 0x0a09_0006)), (Vni(0), Some(Vni(9)), Some(Vni(8))));
     assert_eq!(t.server6(&c, halves(host6)), None);
     // Replaced over and over: memory is given back.
     let used = |w: &Writer| w.usage().into_iter().map(|l| l.used).collect::<Vec<_>>();
@@ -50,7 +51,7 @@ fn servers_are_known_behind_their_pair_and_survive_the_writer() {
     drop(w);
     let mut w = Writer::attach(memory, WriterOptions::default()).unwrap();
     let t = w.tables();
-    assert_eq!(t.server4(&t.inline_end(6).unwrap(), 0x0a09_0005), Some(9));
+    assert_eq!(t.server4(&t.inline_end(6).unwrap(), 0x0a09_0005), Some(Vni(9)));
     w.set_inline(&[]).unwrap();
     assert_eq!(t.inline_end(3), None);
 }

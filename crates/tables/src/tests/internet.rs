@@ -79,7 +79,7 @@ fn each_setting_of_a_policy_raises_its_epoch() {
     let (t, vni) = (w.tables(), w.vnis()[0]);
     let tenant = t.tenant(vni).unwrap();
     assert_eq!(t.policy(&tenant), 0);
-    assert!(w.set_policy(vni, POLICY_NAT) && !w.set_policy(0xfff_fff, POLICY_NAT));
+    assert!(w.set_policy(vni, POLICY_NAT) && !w.set_policy(Vni(0xfff_fff), POLICY_NAT));
     assert_eq!(t.policy(&tenant), POLICY_NAT | 1 << POLICY_EPOCH_SHIFT);
     assert!(w.set_policy(vni, POLICY_NAT | POLICY_SOFTWARE));
     assert_eq!(w.policy(vni), Some(POLICY_NAT | POLICY_SOFTWARE | 2 << POLICY_EPOCH_SHIFT));

@@ -5,6 +5,7 @@
 use super::world::*;
 use crate::testing::seeded;
 use crate::*;
+use abi::Vni;
 use rand::RngExt;
 use std::io::Read;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -33,7 +34,7 @@ fn writer_child() {
     };
     // Told to the parent: from now on it may kill.
     println!("\nready");
-    let mut passers: Vec<u32> = writer.vnis().into_iter().filter(|v| *v >= 500_000).map(|v| v - 500_000).collect();
+    let mut passers: Vec<u32> = writer.vnis().into_iter().filter(|v| v.0 >= 500_000).map(|v| v.0 - 500_000).collect();
     let mut next = rng.random_range(0..1 << 20);
     loop {
         let mut commit = Commit::default();
@@ -52,7 +53,7 @@ fn writer_child() {
             }
         } else {
             let gone = passers.swap_remove(rng.random_range(0..passers.len()));
-            commit.tenants.push(TenantChange { vni: 500_000 + gone, delete: true, ..Default::default() });
+            commit.tenants.push(TenantChange { vni: Vni(500_000 + gone), delete: true, ..Default::default() });
         }
         writer.commit(&commit).unwrap();
         if rng.random_bool(0.2) {

@@ -170,9 +170,9 @@ fn a_drop_counter_stands_in_the_first_free_place() {
             .flat_map(|i| (0..4).map(move |p| ((bucket + i) % 6, p)))
             .find(|(i, p)| [0, key].contains(&pairs[*i][*p]));
         let before = place.filter(|(i, p)| pairs[*i][*p] == key).map_or(0, |(i, p)| want[&(100 + i as u32, 2 * p + 1)]);
-        assert_eq!(m.t.drop_count(vni, reason), before);
-        assert_eq!(m.t.add_drops(vni, reason, 5), place.is_some());
-        assert_eq!(m.t.count_drop(vni, reason), place.is_some());
+        assert_eq!(m.t.drop_count(Vni(vni), reason), before);
+        assert_eq!(m.t.add_drops(Vni(vni), reason, 5), place.is_some());
+        assert_eq!(m.t.count_drop(Vni(vni), reason), place.is_some());
         match place {
             Some((i, p)) => {
                 pairs[i][p] = key;
@@ -188,7 +188,7 @@ fn a_drop_counter_stands_in_the_first_free_place() {
     for (i, p) in (0..6).flat_map(|i| (0..4).map(move |p| (i, p))) {
         let key = pairs[i][p];
         all.push((
-            (key >> 16) as u32,
+            Vni((key >> 16) as u32),
             DropReason::from_number((key >> 8) as u8).unwrap(),
             want[&(100 + i as u32, 2 * p + 1)],
         ));
@@ -202,12 +202,12 @@ fn a_drop_counter_stands_in_the_first_free_place() {
     assert_eq!(told, all);
     // A table outside the memory, and none at all.
     m.root.set(root!(drops), 6 << 32 | u64::from(SEGMENT_LINES));
-    assert!(!m.t.add_drops(1, DropReason::RouteNone, 5) && m.t.drop_counts().is_empty());
+    assert!(!m.t.add_drops(Vni(1), DropReason::RouteNone, 5) && m.t.drop_counts().is_empty());
     m.root.set(root!(drops), 0);
     assert!(
-        !m.t.add_drops(1, DropReason::RouteNone, 5)
+        !m.t.add_drops(Vni(1), DropReason::RouteNone, 5)
             && m.t.drop_counts().is_empty()
-            && m.t.drop_count(1, DropReason::RouteNone) == 0
+            && m.t.drop_count(Vni(1), DropReason::RouteNone) == 0
     );
 }
 
@@ -229,10 +229,17 @@ fn words_are_found_in_every_place_of_a_chain() {
     for (reach, line, slot) in places(7) {
         let put = |word: u64| m.set(line, slot, word);
         put(7 << 40 | 0x0a01_0203 << 8 | MEMBER_V4);
-        assert_eq!((m.t.may_send4(7, 0x0a01_0203), m.t.may_send4_from(50, 7, 0x0a01_0203)), (reach, reach));
-        assert!(!m.t.may_send4(6, 0x0a01_0203) && !m.t.may_send4(7, 0x0a01_0202) && !m.t.may_send6(7, 0x0a01_0203));
+        assert_eq!((m.t.may_send4(Vni(7), 0x0a01_0203), m.t.may_send4_from(50, Vni(7), 0x0a01_0203)), (reach, reach));
+        assert!(
+            !m.t.may_send4(Vni(6), 0x0a01_0203)
+                && !m.t.may_send4(Vni(7), 0x0a01_0202)
+                && !m.t.may_send6(Vni(7), 0x0a01_0203)
+        );
         put(7 << 40 | 99 << 8 | MEMBER_V6);
-        assert_eq!((m.t.may_send6(7, 99), m.t.may_send6(7, 98), m.t.may_send4(7, 99)), (reach, false, false));
+        assert_eq!(
+            (m.t.may_send6(Vni(7), 99), m.t.may_send6(Vni(7), 98), m.t.may_send4(Vni(7), 99)),
+            (reach, false, false)
+        );
         put(0x0a01_0203 << 32 | 0x12_3456);
         assert_eq!((m.t.nc_by_addr4(0x0a01_0203), m.t.nc_by_addr4(0x0a01_0204)), (reach.then_some(0x12_3456), None));
         put(9 << 32 | 0x345_6789);
@@ -240,9 +247,12 @@ fn words_are_found_in_every_place_of_a_chain() {
         put(0);
         assert_eq!((m.t.nc_by_addr4(0), m.t.vm_meter(0)), (None, 0), "empty slots are nobody's");
     }
-    assert_eq!((m.t.member4_bucket(7, 5), m.t.member4_line(&at, 7, 5)), (50, 50));
+    assert_eq!((m.t.member4_bucket(Vni(7), 5), m.t.member4_line(&at, Vni(7), 5)), (50, 50));
     tables.iter().for_each(|t| m.root.set(*t, 0));
-    assert_eq!((m.t.member4_bucket(7, 5), m.t.member4_line(&m.t.tables4(), 7, 5), m.t.nc_by_addr4(5)), (0, 0, None));
+    assert_eq!(
+        (m.t.member4_bucket(Vni(7), 5), m.t.member4_line(&m.t.tables4(), Vni(7), 5), m.t.nc_by_addr4(5)),
+        (0, 0, None)
+    );
 }
 
 #[test]
@@ -257,11 +267,11 @@ fn vpcs_are_found_in_every_place_of_a_chain() {
         m.set(line, slot, key);
         (0..3).for_each(|i| m.set(line, 3 + i, 0x77_0000 + i as u64));
         (0..3).for_each(|i| m.set_half(line, 12 + i, 0x8800_0000 + i as u32));
-        let there = Tenant { key, roots: 0x77_0000 + slot as u64, mac: 0x8800_0000 + slot as u32, vni: 0xab_cdef };
+        let there = Tenant { key, roots: 0x77_0000 + slot as u64, mac: 0x8800_0000 + slot as u32, vni: Vni(0xab_cdef) };
         let want = reach.then_some(there);
-        assert_eq!([m.t.tenant(0xab_cdef), m.t.tenant_from(50, 0xab_cdef)], [want; 2]);
-        assert_eq!(m.t.tenant_from(line, 0xab_cdef), Some(there));
-        assert_eq!((m.t.tenant(0xab_cde0), m.t.tenant(0)), (None, None));
+        assert_eq!([m.t.tenant(Vni(0xab_cdef)), m.t.tenant_from(50, Vni(0xab_cdef))], [want; 2]);
+        assert_eq!(m.t.tenant_from(line, Vni(0xab_cdef)), Some(there));
+        assert_eq!((m.t.tenant(Vni(0xab_cde0)), m.t.tenant(Vni(0))), (None, None));
         // PEER words of this entry alone count, each by its own length.
         if let Some(t) = want.map(|t| Tenant { roots: t.roots | 1 << ROOT_LEVELS_SHIFT, ..t }) {
             m.set(line, 3 + slot, t.roots);
@@ -271,10 +281,10 @@ fn vpcs_are_found_in_every_place_of_a_chain() {
                 });
                 m.set(line + 1, i, 0x0a01_0200 << 32 | 0x12_3456 << 8 | 24 << 2 | (slot as u64 + 1));
                 let told = [0x0a01_0200, 0x0a01_02ff, 0x0a01_0300, 0x0a01_01ff, 0].map(|a| m.t.peer4(&t, a));
-                assert_eq!(told, [Some(0x12_3456), Some(0x12_3456), None, None, None], "{line} {slot} {i}");
+                assert_eq!(told, [Some(Vni(0x12_3456)), Some(Vni(0x12_3456)), None, None, None], "{line} {slot} {i}");
             }
             m.set(line + 1, 0, 0x0b01_0201 << 32 | 5 << 8 | 32 << 2 | (slot as u64 + 1));
-            assert_eq!([0x0b01_0201, 0x0b01_0200].map(|a| m.t.peer4(&t, a)), [Some(5), None]);
+            assert_eq!([0x0b01_0201, 0x0b01_0200].map(|a| m.t.peer4(&t, a)), [Some(Vni(5)), None]);
             // Not those of other roots, nor of a VPC without IPv4 routes.
             assert_eq!(m.t.peer4(&Tenant { roots: t.roots ^ 1 << 40, ..t }, 0x0b01_0201), None);
             assert_eq!(m.t.peer4(&Tenant { key: key ^ 1, ..t }, 0x0b01_0201), None);
@@ -285,7 +295,7 @@ fn vpcs_are_found_in_every_place_of_a_chain() {
         }
         (0..6).for_each(|i| m.set(line, i, 0));
     }
-    let t = Tenant { key: u64::MAX, roots: 0x8765_4321_1234_5678, mac: 0xffff_fffe, vni: 5 };
+    let t = Tenant { key: u64::MAX, roots: 0x8765_4321_1234_5678, mac: 0xffff_fffe, vni: Vni(5) };
     assert_eq!(
         (t.id(), t.gateway_mac(), t.root4(), t.root6()),
         (TENANTS_MAX - 1, 0xffff_ffff_fffe, 0x1234_5678, 0x8765_4321)
@@ -367,38 +377,41 @@ fn vms_are_found_in_every_place_of_a_chain() {
             m.set(line, slot, word);
             for generation in 0..4u8 {
                 let t = Tenant {
-                    vni,
+                    vni: Vni(vni),
                     roots: u64::from(generation & 1) << 31 | u64::from(generation >> 1) << 63,
                     ..Tenant::NONE
                 };
                 let want = want.filter(|_| seen[generation as usize]);
                 let wanted = [
-                    m.t.vm4(vni, addr, generation),
-                    m.t.vm4_from(m.t.vm4_bucket(vni, addr), &t, addr),
+                    m.t.vm4(Vni(vni), addr, generation),
+                    m.t.vm4_from(m.t.vm4_bucket(Vni(vni), addr), &t, addr),
                     m.t.vm4_from(BucketRef::NONE, &t, addr),
                 ];
                 assert_eq!(wanted, [want; 3], "{line} {slot} {word:x} {generation}");
-                assert_eq!((m.t.vm4(vni, addr + 2, generation), m.t.vm4(vni + 1, addr, generation)), (None, None));
+                assert_eq!(
+                    (m.t.vm4(Vni(vni), addr + 2, generation), m.t.vm4(Vni(vni + 1), addr, generation)),
+                    (None, None)
+                );
             }
             let next = m.lines.at(line).half(15);
             let lasting = if word == key | 1 { Ok(e) } else { Err(next) };
-            assert_eq!(m.t.vm4_lasting(&at, line, vni, addr), lasting);
+            assert_eq!(m.t.vm4_lasting(&at, line, Vni(vni), addr), lasting);
         }
         m.set(line, slot, key | 1);
         let other = m.root.get(root!(vm4));
         m.root.set(root!(vm4), other + 1);
-        assert_eq!(m.t.vm4_lasting(&at, line, vni, addr), Err(0));
+        assert_eq!(m.t.vm4_lasting(&at, line, Vni(vni), addr), Err(0));
         m.root.set(root!(vm4), other);
         // An old entry that dies and a new one that comes, in one bucket.
         let neighbour = (slot + 1) % 3;
         m.set(line, slot, adding(1));
         m.set(line, neighbour, dying(1));
-        let seen = |g| m.t.vm4(vni, addr, g).map(|e| e.mac);
+        let seen = |g| m.t.vm4(Vni(vni), addr, g).map(|e| e.mac);
         let old = u64::from(1u32) << 16;
         assert_eq!((seen(1), seen(0)), (want.map(|e| e.mac), reach.then_some(old)));
         (0..3).for_each(|i| m.set(line, i, 0));
     }
-    assert_eq!(m.t.vm4_line(&at, vni, addr), 50);
+    assert_eq!(m.t.vm4_line(&at, Vni(vni), addr), 50);
 }
 
 #[test]
@@ -417,7 +430,7 @@ fn ipv6_is_found_in_every_place_of_a_chain() {
             m.set(line, slot, key | 1);
             (0..3).for_each(|i| (m.set(line, 4 + 2 * i, addr.0 + 1), m.set(line, 5 + 2 * i, addr.1)).1);
             let permit = || match table == root!(vm6) {
-                true => m.t.vm6(vni, addr, 3),
+                true => m.t.vm6(Vni(vni), addr, 3),
                 false => m.t.nc_by_addr6(addr).map(|nc| VmEntry { mac: 0x0203_0405_0607, vm: 0x12_3456, nc, flags: 3 }),
             };
             assert_eq!(permit(), None, "another address of the same tag");
@@ -430,7 +443,7 @@ fn ipv6_is_found_in_every_place_of_a_chain() {
             assert_eq!(permit(), None);
             m.set(line, 5 + 2 * slot, addr.1);
             m.set(line, slot, key | 3 | 2 << 3);
-            assert_eq!(m.t.vm6(vni, addr, 2), (reach && table == root!(vm6)).then_some(want));
+            assert_eq!(m.t.vm6(Vni(vni), addr, 2), (reach && table == root!(vm6)).then_some(want));
             assert_eq!(permit(), None, "of another generation");
             (0..16).filter(|i| *i != 3).for_each(|i| m.set(line, i, 0));
         }
@@ -439,12 +452,12 @@ fn ipv6_is_found_in_every_place_of_a_chain() {
         m.set(50, 3, key | 1);
         m.set(50, 10, addr.0);
         m.set(50, 11, addr.1);
-        assert_eq!((m.t.vm6(vni, addr, 0), m.t.nc_by_addr6(addr)), (None, None));
+        assert_eq!((m.t.vm6(Vni(vni), addr, 0), m.t.nc_by_addr6(addr)), (None, None));
         m.set(50, 3, next);
         m.set(50, 10, 0);
         m.set(50, 11, 0);
         m.root.set(table, 0);
-        assert_eq!((m.t.vm6(vni, addr, 0), m.t.nc_by_addr6(addr)), (None, None), "there is no table");
+        assert_eq!((m.t.vm6(Vni(vni), addr, 0), m.t.nc_by_addr6(addr)), (None, None), "there is no table");
     }
 }
 
@@ -615,8 +628,14 @@ fn a_descent_is_taken_once() {
 fn nothing_is_found_where_there_is_no_memory() {
     let m = Made::new(0);
     let t = m.t.clone();
-    assert_eq!((t.tenant(5), t.may_send4(5, 1), t.may_send6(5, 1), t.nc_by_addr4(1)), (None, false, false, None));
-    assert_eq!((t.nc_by_addr6((1, 1)), t.vm4(5, 1, 0), t.vm6(5, (1, 1), 0), t.nc(1)), (None, None, None, None));
+    assert_eq!(
+        (t.tenant(Vni(5)), t.may_send4(Vni(5), 1), t.may_send6(Vni(5), 1), t.nc_by_addr4(1)),
+        (None, false, false, None)
+    );
+    assert_eq!(
+        (t.nc_by_addr6((1, 1)), t.vm4(Vni(5), 1, 0), t.vm6(Vni(5), (1, 1), 0), t.nc(1)),
+        (None, None, None, None)
+    );
     assert_eq!(
         (t.vm_meter(1), t.tenant_ident(&Tenant::NONE), t.group_member(0, 5), t.route4(1 << 26, 5)),
         (0, 0, 0, 0)

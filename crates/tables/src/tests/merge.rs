@@ -2,6 +2,7 @@
 //! Routes added to many VPCs that exist, by one commit: as many as there may be, with no more memory than their trees need.
 
 use crate::*;
+use abi::Vni;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ fn writer(vpcs: u32) -> Writer {
         extra_ncs: Vec::new(),
     };
     let tenants = (0..vpcs).map(|i| TenantChange {
-        vni: i + 1,
+        vni: Vni(i + 1),
         settings: Some(settings.clone()),
         routes: RoutesChange::Replace((0..10).map(|n| route(0x2000 + n)).collect()),
         ..Default::default()
@@ -36,7 +37,7 @@ fn route(n: u32) -> Route {
 fn merge(vpcs: u32, each: u32) -> Commit {
     let add = |i: u32| (0..each).map(|n| route(n + i % 7)).collect();
     let change = |i: u32| TenantChange {
-        vni: i + 1,
+        vni: Vni(i + 1),
         routes: RoutesChange::Delta { remove: Vec::new(), add: add(i) },
         ..Default::default()
     };
@@ -54,7 +55,7 @@ fn merged(vpcs: u32, each: u32) -> ([u64; 4], std::time::Duration) {
     w.settle();
     let tables = w.tables();
     for i in (0..vpcs).step_by(7) {
-        let t = tables.tenant(i + 1).unwrap();
+        let t = tables.tenant(Vni(i + 1)).unwrap();
         for n in (0..each).step_by(13) {
             let route = route(n + i % 7);
             let IpAddr::V4(addr) = route.prefix.addr() else { unreachable!() };
@@ -91,7 +92,7 @@ fn small_changes_of_many_vpcs_ask_for_paths_only() {
     let segments = w.memory().segments();
     for n in 0..4 {
         let one = |i: u32| TenantChange {
-            vni: i + 1,
+            vni: Vni(i + 1),
             routes: RoutesChange::Delta { remove: Vec::new(), add: vec![route(n)] },
             ..Default::default()
         };

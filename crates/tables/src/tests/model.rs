@@ -130,7 +130,7 @@ pub(crate) fn halves(a: u128) -> (u64, u64) {
 
 /// A small world.
 pub(crate) fn some_vni(rng: &mut ChaCha8Rng) -> Vni {
-    rng.random_range(0..12u32) * 0x10_0001 % (1 << 24)
+    Vni(rng.random_range(0..12u32) * 0x10_0001 % (1 << 24))
 }
 
 pub(crate) fn some_nc(rng: &mut ChaCha8Rng) -> IpAddr {

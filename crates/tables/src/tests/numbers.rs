@@ -188,27 +188,27 @@ fn full_words_are_carried_and_nothing_is_lost() {
 #[test]
 fn drop_counters_fill_their_table_and_no_more() {
     let (w, t) = writer(WriterOptions { drop_lines: 5, ..Default::default() });
-    let mut counted: BTreeMap<(u32, u8), u64> = BTreeMap::new();
+    let mut counted: BTreeMap<(Vni, u8), u64> = BTreeMap::new();
     let mut refused = 0;
     for n in 0..400u32 {
         let (vni, reason) = (n % 23, DropReason::ALL[n as usize % 3]);
-        let fits = t.add_drops(vni, reason, u64::from(n) + 1);
-        let known = counted.contains_key(&(vni, reason as u8));
+        let fits = t.add_drops(Vni(vni), reason, u64::from(n) + 1);
+        let known = counted.contains_key(&(Vni(vni), reason as u8));
         assert!(fits || !known, "a counter that is there always fits");
         if fits {
-            *counted.entry((vni, reason as u8)).or_default() += u64::from(n) + 1;
+            *counted.entry((Vni(vni), reason as u8)).or_default() += u64::from(n) + 1;
         }
         refused += u32::from(!fits);
-        assert_eq!(t.drop_count(vni, reason), counted.get(&(vni, reason as u8)).copied().unwrap_or(0));
+        assert_eq!(t.drop_count(Vni(vni), reason), counted.get(&(Vni(vni), reason as u8)).copied().unwrap_or(0));
         let level = w.usage().into_iter().find(|l| l.name == "drop_counters").unwrap();
         assert_eq!((level.used, level.limit), (counted.len() as u64, 20));
     }
     assert!(refused > 0 && counted.len() > 12, "{}", counted.len());
-    let all: BTreeMap<(u32, u8), u64> = t.drop_counts().into_iter().map(|(v, r, n)| ((v, r as u8), n)).collect();
+    let all: BTreeMap<(Vni, u8), u64> = t.drop_counts().into_iter().map(|(v, r, n)| ((v, r as u8), n)).collect();
     assert_eq!(all, counted);
     assert_eq!(t.drop_counts().len(), counted.len());
     // Of another VNI or reason there is none.
-    assert_eq!((t.drop_count(23, DropReason::ALL[0]), t.drop_count(0, DropReason::ALL[5])), (0, 0));
+    assert_eq!((t.drop_count(Vni(23), DropReason::ALL[0]), t.drop_count(Vni(0), DropReason::ALL[5])), (0, 0));
 }
 
 #[test]
@@ -401,13 +401,13 @@ fn every_way_to_ask_has_one_answer() {
         }
     }
     for vni in [0, 999, 0xff_ffff] {
-        assert_eq!((t.tenant(vni), t.tenant_from(t.tenant_line(&at, vni), vni)), (None, None));
+        assert_eq!((t.tenant(Vni(vni)), t.tenant_from(t.tenant_line(&at, Vni(vni)), Vni(vni))), (None, None));
     }
     assert_eq!((t.nc_by_addr4(0), t.nc_by_addr6((0, 0)), t.nc_by_addr6((0xfd00 << 48, 30))), (None, None, None));
     assert_eq!((t.tenant_record(TENANTS_MAX - 1), t.vm_cell_line(VMS_MAX - 1), t.nc_line(NCS_MAX - 1)), (0, 0, 0));
     // A reader holds what it found: the tables may be others afterwards.
     let more = (0..500).map(|n| TenantChange {
-        vni: 100_000 + n,
+        vni: Vni(100_000 + n),
         settings: Some(TenantSettings::default()),
         ..Default::default()
     });

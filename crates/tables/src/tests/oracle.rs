@@ -5,6 +5,7 @@
 use super::model::*;
 use crate::testing::seeded;
 use crate::*;
+use abi::Vni;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use std::sync::Arc;

@@ -2,10 +2,11 @@
 //! PEER words: what a VPC's entry tells of its peers without its tree, and when.
 
 use crate::*;
+use abi::Vni;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
-const VPC: Vni = 7;
+const VPC: Vni = Vni(7);
 
 fn prefix(addr: u32, len: u8) -> Prefix {
     Prefix::new_assert(IpAddr::V4(Ipv4Addr::from_bits(addr)), len)
@@ -21,7 +22,7 @@ fn writer(routes: Vec<Route>) -> Writer {
     let mut w = Writer::create(memory, WriterOptions::default()).unwrap();
     let settings = || Some(TenantSettings::default());
     let mut tenants: Vec<TenantChange> =
-        (100..110).map(|vni| TenantChange { vni, settings: settings(), ..Default::default() }).collect();
+        (100..110).map(|vni| TenantChange { vni: Vni(vni), settings: settings(), ..Default::default() }).collect();
     tenants.push(TenantChange {
         vni: VPC,
         settings: settings(),
@@ -42,18 +43,18 @@ fn told(w: &Writer, addr: u32) -> Option<u32> {
     let tables = w.tables();
     let _guard = tables.enter();
     let tenant = tables.tenant(VPC).unwrap();
-    tables.peer4(&tenant, addr)
+    tables.peer4(&tenant, addr).map(u32::from)
 }
 
 #[test]
 fn an_entry_tells_peers_inside_whose_routes_there_is_no_other() {
     let w = writer(vec![
         route(0x0a00_0000, 8, Target::Local),
-        route(0x0b00_0000, 16, Target::Peer(100)),
-        route(0x0c00_0000, 16, Target::Peer(101)),
+        route(0x0b00_0000, 16, Target::Peer(Vni(100))),
+        route(0x0c00_0000, 16, Target::Peer(Vni(101))),
         route(0x0c00_0700, 24, Target::Blackhole),
-        route(0x0d01_0203, 32, Target::Peer(102)),
-        route(0, 0, Target::Peer(103)),
+        route(0x0d01_0203, 32, Target::Peer(Vni(102))),
+        route(0, 0, Target::Peer(Vni(103))),
     ]);
     assert_eq!(told(&w, 0x0b00_0001), Some(100));
     assert_eq!((told(&w, 0x0b00_ffff), told(&w, 0x0b01_0000), told(&w, 0x0aff_ffff)), (Some(100), None, None));
@@ -64,8 +65,9 @@ fn an_entry_tells_peers_inside_whose_routes_there_is_no_other() {
 
 #[test]
 fn words_go_with_a_change_and_come_back_when_it_is_settled() {
-    let mut w = writer(vec![route(0x0b00_0000, 16, Target::Peer(100)), route(0x0c00_0000, 16, Target::Peer(101))]);
-    change(&mut w, vec![], vec![route(0x0b00_0000, 16, Target::Peer(104))]);
+    let mut w =
+        writer(vec![route(0x0b00_0000, 16, Target::Peer(Vni(100))), route(0x0c00_0000, 16, Target::Peer(Vni(101)))]);
+    change(&mut w, vec![], vec![route(0x0b00_0000, 16, Target::Peer(Vni(104)))]);
     assert_eq!((told(&w, 0x0b00_0001), told(&w, 0x0c00_0001)), (None, None));
     assert!(w.needs_settling());
     w.settle();
@@ -79,9 +81,12 @@ fn words_go_with_a_change_and_come_back_when_it_is_settled() {
 
 #[test]
 fn words_survive_a_new_writer_and_a_larger_table() {
-    let mut w = writer(vec![route(0x0b00_0000, 16, Target::Peer(100))]);
-    let more =
-        (1000..2000).map(|vni| TenantChange { vni, settings: Some(TenantSettings::default()), ..Default::default() });
+    let mut w = writer(vec![route(0x0b00_0000, 16, Target::Peer(Vni(100)))]);
+    let more = (1000..2000).map(|vni| TenantChange {
+        vni: Vni(vni),
+        settings: Some(TenantSettings::default()),
+        ..Default::default()
+    });
     w.commit(&Commit { tenants: more.collect(), ..Default::default() }).unwrap();
     assert_eq!(told(&w, 0x0b00_0001), Some(100));
     w.settle();
@@ -91,7 +96,7 @@ fn words_survive_a_new_writer_and_a_larger_table() {
 
 #[test]
 fn a_bucket_has_room_for_six() {
-    let routes: Vec<Route> = (0..9).map(|n| route(0x1000_0000 + (n << 16), 16, Target::Peer(100 + n))).collect();
+    let routes: Vec<Route> = (0..9).map(|n| route(0x1000_0000 + (n << 16), 16, Target::Peer(Vni(100 + n)))).collect();
     let w = writer(routes);
     let known = (0..9).filter(|n| told(&w, 0x1000_0005 + (n << 16)) == Some(100 + n)).count();
     assert!((1..=6).contains(&known), "{known}");

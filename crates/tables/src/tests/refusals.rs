@@ -3,6 +3,7 @@
 
 use super::world::*;
 use crate::*;
+use abi::Vni;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -59,7 +60,7 @@ fn each_bad_commit_is_refused_with_its_reason_and_nothing_changes() {
         c
     };
     let mut new = change(1, 0, 0, true);
-    new.vni = 77;
+    new.vni = Vni(77);
     let bad_new = |f: &dyn Fn(&mut TenantChange)| {
         let mut c = new.clone();
         f(&mut c);
@@ -67,10 +68,10 @@ fn each_bad_commit_is_refused_with_its_reason_and_nothing_changes() {
     };
     let settings = new.settings.clone().unwrap();
     let cases: Vec<(Commit, &str)> = vec![
-        (one(TenantChange { vni: 1 << 24, settings: Some(settings.clone()), ..Default::default() }), "24 bits"),
+        (one(TenantChange { vni: Vni(1 << 24), settings: Some(settings.clone()), ..Default::default() }), "24 bits"),
         (Commit { tenants: vec![on(0), on(0)], ..Default::default() }, "named twice"),
-        (one(TenantChange { vni: 5, ..Default::default() }), "does not exist"),
-        (one(TenantChange { vni: 5, delete: true, ..Default::default() }), "does not exist"),
+        (one(TenantChange { vni: Vni(5), ..Default::default() }), "does not exist"),
+        (one(TenantChange { vni: Vni(5), delete: true, ..Default::default() }), "does not exist"),
         (one(with(0, &|c| (c.delete, c.vm_replace) = (true, true))), "deleted and changed"),
         (one(with(0, &|c| (c.delete, c.settings) = (true, Some(settings.clone())))), "deleted and changed"),
         (one(with(0, &|c| (c.delete, c.vm_add) = (true, vec![a_vm(1)]))), "deleted and changed"),
@@ -86,7 +87,7 @@ fn each_bad_commit_is_refused_with_its_reason_and_nothing_changes() {
             one(with(0, &|c| c.routes = RoutesChange::Delta { remove: vec![v4(5 << 24, 9)], add: vec![] })),
             "cannot be removed",
         ),
-        (one(with(0, &|c| c.routes = add(Target::Peer(4), v4(5 << 24, 8)))), "peer VPC 4, which does not exist"),
+        (one(with(0, &|c| c.routes = add(Target::Peer(Vni(4)), v4(5 << 24, 8)))), "peer VPC 4, which does not exist"),
         (one(with(0, &|c| c.vm_add = vec![VmSpec { mac: 0x0100_0000_0000, ..a_vm(1) }])), "not a unicast"),
         (one(with(0, &|c| c.vm_add = vec![VmSpec { mac: 1 << 48, ..a_vm(1) }])), "not a unicast"),
         (one(with(0, &|c| c.vm_add = vec![VmSpec { mac: 0, ..a_vm(1) }])), "not a unicast"),
@@ -176,10 +177,10 @@ fn limits_refuse_and_can_be_reached_exactly() {
     assert_eq!((level(&base, "tenants").used, vms), (u64::from(VPCS), u64::from(VPCS) * 10));
     assert_eq!((level(&base, "addresses").used, level(&base, "ncs").used), (vms, ncs().len() as u64));
     let mut new = change(1, 0, 0, true);
-    (new.vni, new.vm_add) = (77, vec![a_vm(1)]);
+    (new.vni, new.vm_add) = (Vni(77), vec![a_vm(1)]);
     new.routes = add(Target::Local, v4(0x0a00_0000, 8));
     let other_nc = Commit { nc_add: vec![IpAddr::V4(Ipv4Addr::new(9, 9, 9, 9))], ..Default::default() };
-    let second = one(TenantChange { vni: 78, vm_add: vec![a_vm(1)], ..new.clone() });
+    let second = one(TenantChange { vni: Vni(78), vm_add: vec![a_vm(1)], ..new.clone() });
     type Case<'a> = (&'a str, &'a dyn Fn(&mut Limits), &'a Commit, &'a Commit);
     let more_vms = one(TenantChange { vm_add: vec![a_vm(1), a_vm(2)], ..on(0) });
     let two_routes = one(TenantChange {
@@ -232,7 +233,7 @@ fn full_memory_refuses_and_goes_on() {
     let tables = w.tables();
     let many = |n: u32| {
         let mut c = change(1, 0, 0, true);
-        (c.vni, c.vm_add) = (77, (0..n).map(|n| a_vm(u64::from(n))).collect());
+        (c.vni, c.vm_add) = (Vni(77), (0..n).map(|n| a_vm(u64::from(n))).collect());
         one(c)
     };
     let e = w.commit(&many(200_000)).unwrap_err();
@@ -255,7 +256,7 @@ fn a_commit_that_cannot_be_filled_is_undone() {
         w.bytes_used()
     });
     let mut passing = change(1, 0, 3, true);
-    passing.vni = 77;
+    passing.vni = Vni(77);
     let commit = Commit {
         nc_add: vec![IpAddr::V4(Ipv4Addr::new(9, 9, 9, 9)), IpAddr::V6(Ipv6Addr::from_bits(0xfd << 120 | 9))],
         tenants: vec![change(2, 6, 50, false), passing, change(3, 1, 1, false), TenantChange { delete: true, ..on(7) }],
@@ -281,7 +282,7 @@ fn a_commit_that_cannot_be_filled_is_undone() {
     (0..VPCS).for_each(|i| assert_eq!(observe(&tables, i), Ok(if i == 2 { 5 } else { 0 })));
     w.commit(&commit).unwrap();
     assert_eq!(observe(&tables, 2), Ok(6));
-    assert!(tables.tenant(vni(7)).is_none() && tables.tenant(77).is_some());
+    assert!(tables.tenant(vni(7)).is_none() && tables.tenant(Vni(77)).is_some());
     w.commit(&line(8)).unwrap();
 }
 
@@ -292,9 +293,9 @@ fn a_bulk_commit_is_refused_whole_and_equals_its_parts() {
     let vpcs: Vec<TenantChange> = (0..3000)
         .map(|i| {
             let mut t = change(1, 0, 0, true);
-            t.vni = 100_000 + i;
+            t.vni = Vni(100_000 + i);
             let prefix = |n: u32| v4(0x0a00_0000 | i << 12 | n << 8, 24);
-            let target = if i % 3 == 0 { Target::Peer(100_000 + (i + 1) % 3000) } else { Target::Local };
+            let target = if i % 3 == 0 { Target::Peer(Vni(100_000 + (i + 1) % 3000)) } else { Target::Local };
             t.routes = RoutesChange::Replace((0..12).map(|n| Route { prefix: prefix(n), target }).collect());
             t
         })
@@ -313,9 +314,9 @@ fn a_bulk_commit_is_refused_whole_and_equals_its_parts() {
     };
     for at in [0, 1500, 2999] {
         let e = w.commit(&spoiled(at, &twice)).unwrap_err();
-        assert!(matches!(e, CommitError::RouteTwice { vni, .. } if vni == 100_000 + at as u32), "{e}");
+        assert!(matches!(e, CommitError::RouteTwice { vni, .. } if vni == Vni(100_000 + at as u32)), "{e}");
         let e = w.commit(&spoiled(at, &|t| t.vm_add[0].mac = 0)).unwrap_err();
-        assert!(matches!(e, CommitError::BadMac { vni, .. } if vni == 100_000 + at as u32), "{e}");
+        assert!(matches!(e, CommitError::BadMac { vni, .. } if vni == Vni(100_000 + at as u32)), "{e}");
         assert_eq!(dump(&w), before);
     }
     w.commit(&whole).unwrap();

@@ -6,6 +6,7 @@ use super::model::*;
 use super::world;
 use crate::testing::seeded;
 use crate::*;
+use abi::Vni;
 use rand::RngExt;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,7 +25,12 @@ fn view(w: &Writer) -> Vec<String> {
     for vni in (0..12u32).map(|n| n * 0x10_0001 % (1 << 24)) {
         for _ in 0..12 {
             let (a, nc) = (some_address(&mut rng), some_nc(&mut rng));
-            out.push(format!("{:?} {:?} {}", view.route(vni, a), view.vm(vni, a), view.may_send(vni, nc)));
+            out.push(format!(
+                "{:?} {:?} {}",
+                view.route(Vni(vni), a),
+                view.vm(Vni(vni), a),
+                view.may_send(Vni(vni), nc)
+            ));
         }
     }
     out
@@ -211,10 +217,10 @@ fn a_commit_of_everything_is_taken_back_from_each_call() {
             w.settle();
         }
         // Another VPC, whose single routes change by paths.
-        let many = many_routes(&mut seeded("everything").1, 11, 200);
+        let many = many_routes(&mut seeded("everything").1, Vni(11), 200);
         w.commit(&many).unwrap();
         let mut commit = super::death::change();
-        if let Some(single) = commit.tenants.iter_mut().find(|t| t.vni == 11) {
+        if let Some(single) = commit.tenants.iter_mut().find(|t| t.vni == Vni(11)) {
             let RoutesChange::Delta { add, .. } = &many.tenants[0].routes else { unreachable!() };
             single.routes =
                 RoutesChange::Delta { remove: add.iter().step_by(40).map(|r| r.prefix).collect(), add: Vec::new() };
@@ -256,12 +262,12 @@ fn an_undone_commit_leaves_the_dead_alone() {
         let change = |remove: &[u64], add: Vec<VmSpec>| {
             let vm_remove = remove.iter().map(|mac| VmKey(0x0200_0000_0000 | mac)).collect();
             Commit {
-                tenants: vec![TenantChange { vni: 7, vm_remove, vm_add: add, ..Default::default() }],
+                tenants: vec![TenantChange { vni: Vni(7), vm_remove, vm_add: add, ..Default::default() }],
                 ..Default::default()
             }
         };
         let settings = Some(TenantSettings { gateway_mac: 2, ..Default::default() });
-        let first = TenantChange { vni: 7, settings, vm_add: vec![vm(1, v4, v6)], ..Default::default() };
+        let first = TenantChange { vni: Vni(7), settings, vm_add: vec![vm(1, v4, v6)], ..Default::default() };
         w.commit(&Commit { nc_add: vec![nc], tenants: vec![first], ..Default::default() }).unwrap();
         w.commit(&change(&[1], vec![])).unwrap();
         assert_eq!(w.commit(&change(&[], vec![vm(2, v4, v6)])).unwrap().graces, 0);
@@ -281,8 +287,9 @@ fn an_undone_commit_leaves_the_dead_alone() {
         }
         assert!(calls > 1, "{calls}");
         let t = w.tables();
-        let generation = t.tenant(7).unwrap().generation();
-        let found = v4.map_or_else(|| t.vm6(7, halves(v6.unwrap_or(0)), generation), |a| t.vm4(7, a, generation));
-        assert_eq!((found, t.vm4(7, 0x0a00_010a, generation).map(|e| e.mac)), (None, Some(0x0200_0000_000a)));
+        let generation = t.tenant(Vni(7)).unwrap().generation();
+        let found =
+            v4.map_or_else(|| t.vm6(Vni(7), halves(v6.unwrap_or(0)), generation), |a| t.vm4(Vni(7), a, generation));
+        assert_eq!((found, t.vm4(Vni(7), 0x0a00_010a, generation).map(|e| e.mac)), (None, Some(0x0200_0000_000a)));
     }
 }

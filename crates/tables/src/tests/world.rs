@@ -4,6 +4,7 @@
 //! something of another VPC, has caught the tables at a mistake.
 
 use crate::*;
+use abi::Vni;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -16,7 +17,7 @@ const VMS6: u32 = 3;
 const NCS: u32 = 16;
 
 pub(crate) fn vni(i: u32) -> Vni {
-    1000 + i * 7
+    Vni(1000 + i * 7)
 }
 
 fn nc(n: u32) -> IpAddr {
@@ -118,7 +119,7 @@ pub(crate) fn first() -> Commit {
 /// A passing VPC that comes and goes, so that slots and blocks are reused.
 pub(crate) fn passer(i: u32, rng: &mut ChaCha8Rng) -> TenantChange {
     let mut c = change(i, rng.random::<u32>() >> 8, rng.random_range(0..60), true);
-    c.vni = 500_000 + i;
+    c.vni = Vni(500_000 + i);
     for vm in &mut c.vm_add {
         vm.mac = 0x06 << 40 | vm.mac & 0xff_ffff_ffff;
     }

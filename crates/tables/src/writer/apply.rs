@@ -8,7 +8,7 @@ use super::undo::{Before, Chunk, Fill, Filled};
 use super::{halves, Writer};
 use crate::hashtable::{tenant_hash, HashTable, Store};
 use crate::reader::VmEntry;
-use crate::{Commit, CommitReport, Vni};
+use crate::{Commit, CommitReport};
 use abi::*;
 use memory::root;
 use std::io;

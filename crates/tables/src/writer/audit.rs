@@ -7,7 +7,6 @@
 use super::Writer;
 use crate::tests::model::{halves, Model};
 use crate::tree::{walk_all, Top};
-use crate::Vni;
 use abi::*;
 use memory::root;
 use std::collections::{BTreeMap, BTreeSet};
@@ -177,7 +176,7 @@ impl Audit<'_> {
         let mut peer_refs: BTreeMap<Vni, u32> = BTreeMap::new();
         let (mut trees, mut meters) = (0, 0);
         for (line, slot, key) in &found {
-            let vni = (key >> TENANT_VNI_SHIFT) as Vni;
+            let vni = Vni((key >> TENANT_VNI_SHIFT) as u32);
             let tenant = self.model.tenants.get(&vni).unwrap_or_else(|| panic!("{vni} is in no configuration"));
             let (s, state) = (&tenant.settings, &self.w.tenants[&vni]);
             let policy = self.expected.policies.get(&vni).copied().unwrap_or(0);
@@ -262,7 +261,7 @@ impl Audit<'_> {
         for word in words {
             let addr = IpAddr::V4(((word >> PEER_NETWORK_SHIFT) as u32).into());
             let prefix = crate::Prefix::new_assert(addr, (word >> PEER_LENGTH_SHIFT & 63) as u8);
-            let peer = (word >> PEER_VNI_SHIFT) as Vni & 0xff_ffff;
+            let peer = Vni((word >> PEER_VNI_SHIFT) as u32 & 0xff_ffff);
             assert_eq!(routes.get(&prefix), Some(&crate::Target::Peer(peer)), "{prefix} of {vni}");
             let inside = routes
                 .keys()
@@ -287,7 +286,7 @@ impl Audit<'_> {
                 (u64::from(a) << 16 | u64::from(b) >> 16, (b & 0xffff) << 8 | c >> 24, c >> 4 & 0xf_ffff, c & 15);
             assert_eq!(key & KEY_STATE_MASK, KEY_VALID, "a mark is left");
             let addr = IpAddr::V4(((key >> VM4_ADDR_SHIFT) as u32).into());
-            assert!(have.insert(((key >> VM4_VNI_SHIFT) as Vni, addr), value).is_none(), "{addr} twice");
+            assert!(have.insert((Vni((key >> VM4_VNI_SHIFT) as u32), addr), value).is_none(), "{addr} twice");
         }
         for (line, slot, key) in &found6 {
             let (addr, value) = (two(self, *line, 4 + 2 * slot), two(self, *line, 10 + 2 * slot));
@@ -296,7 +295,7 @@ impl Audit<'_> {
             assert_eq!(*key, vni << VM6_VNI_SHIFT | tag << VM6_TAG_SHIFT | KEY_VALID);
             let value = (value.0 >> 16, (value.1 >> 32) as u32, value.1 as u32, value.0 as u32 & 0xffff);
             let addr = IpAddr::V6((u128::from(addr.0) << 64 | u128::from(addr.1)).into());
-            assert!(have.insert((vni as Vni, addr), value).is_none(), "{addr} twice");
+            assert!(have.insert((Vni(vni as u32), addr), value).is_none(), "{addr} twice");
         }
         let mut want = BTreeMap::new();
         let mut meters = BTreeMap::new();

@@ -3,7 +3,7 @@
 
 use super::Writer;
 use crate::tree::{walk, Top};
-use crate::{Prefix, Route, Target, Vni};
+use crate::{Prefix, Route, Target};
 use abi::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -77,7 +77,7 @@ impl Writer {
     pub fn target(&self, value: u32) -> Option<Target> {
         Some(match value >> VALUE_SCOPE_SHIFT {
             SCOPE_LOCAL => Target::Local,
-            SCOPE_PEER => Target::Peer(value & 0xff_ffff),
+            SCOPE_PEER => Target::Peer(Vni(value & 0xff_ffff)),
             SCOPE_BLACKHOLE => Target::Blackhole,
             SCOPE_INTERNET => Target::Internet,
             SCOPE_LINE => Target::Line,

@@ -85,7 +85,7 @@ fn delta(remove: Vec<Prefix>, add: Vec<Route>) -> RoutesChange {
 /// Four NCs, and VPC 10 with two VMs on NC 1 and 3.
 fn small() -> Writer {
     let mut w = writer();
-    let commit = Commit { nc_add: (1..5).map(nc).collect(), ..of(vec![new(10, vec![vm(1, 1), vm6(2, 3)])]) };
+    let commit = Commit { nc_add: (1..5).map(nc).collect(), ..of(vec![new(Vni(10), vec![vm(1, 1), vm6(2, 3)])]) };
     w.commit(&commit).unwrap();
     w.settle();
     w
@@ -107,16 +107,16 @@ fn whatever_waits_is_something_that_waits() {
     let put: Vec<fn(&mut Pending, IpAddr)> = vec![
         |p, _| p.blocks.push(Block { line: 1, lines: 1 }),
         |p, _| p.pairs.push(2),
-        |p, a| p.promote.push((1, a)),
-        |p, a| p.kill.push((1, a)),
-        |p, a| p.purge.push((1, a)),
+        |p, a| p.promote.push((Vni(1), a)),
+        |p, a| p.kill.push((Vni(1), a)),
+        |p, a| p.purge.push((Vni(1), a)),
         |p, a| p.kill_nc6.push(a),
-        |p, _| _ = p.tenants.insert(1),
+        |p, _| _ = p.tenants.insert(Vni(1)),
         |p, _| p.vms.push(1),
         |p, _| p.ncs.push(1),
         |p, _| p.tenant_ids.push(1),
-        |p, _| p.dead_tenants.push(1),
-        |p, _| _ = p.peers.insert(1),
+        |p, _| p.dead_tenants.push(Vni(1)),
+        |p, _| _ = p.peers.insert(Vni(1)),
     ];
     assert!(Pending::default().is_empty() && Pending { lines: 9, ..Default::default() }.is_empty());
     for (n, put) in put.into_iter().enumerate() {
@@ -133,7 +133,7 @@ fn whatever_waits_is_something_that_waits() {
 fn a_commit_settles_first_when_it_must() {
     let mut w = small();
     let must = |w: &Writer, c: &Commit| w.must_settle_before(c);
-    let routes = of(vec![TenantChange { routes: RoutesChange::Replace(vec![]), ..on(10) }]);
+    let routes = of(vec![TenantChange { routes: RoutesChange::Replace(vec![]), ..on(Vni(10)) }]);
     let ncs = Commit { nc_add: vec![nc(1)], ..Default::default() };
     assert!(!must(&w, &routes) && !must(&w, &ncs) && !must(&w, &Commit::default()));
     w.pending.lines = 1 << 16;
@@ -142,20 +142,20 @@ fn a_commit_settles_first_when_it_must() {
     assert!(must(&w, &routes));
     w.pending = Pending { ncs: vec![1], ..Default::default() };
     assert!(must(&w, &ncs) && !must(&w, &routes));
-    w.pending = Pending { tenants: [10].into_iter().collect(), ..Default::default() };
+    w.pending = Pending { tenants: [Vni(10)].into_iter().collect(), ..Default::default() };
     let each: Vec<(TenantChange, bool)> = vec![
-        (TenantChange { routes: RoutesChange::Replace(vec![]), ..on(10) }, false),
-        (TenantChange { vm_replace: true, ..on(10) }, true),
-        (TenantChange { vm_add: vec![vm(1, 1)], ..on(10) }, true),
-        (TenantChange { vm_remove: vec![VmKey(1)], ..on(10) }, true),
-        (TenantChange { delete: true, ..on(10) }, true),
-        (new(10, vec![]), true),
-        (TenantChange { vm_replace: true, ..on(11) }, false),
+        (TenantChange { routes: RoutesChange::Replace(vec![]), ..on(Vni(10)) }, false),
+        (TenantChange { vm_replace: true, ..on(Vni(10)) }, true),
+        (TenantChange { vm_add: vec![vm(1, 1)], ..on(Vni(10)) }, true),
+        (TenantChange { vm_remove: vec![VmKey(1)], ..on(Vni(10)) }, true),
+        (TenantChange { delete: true, ..on(Vni(10)) }, true),
+        (new(Vni(10), vec![]), true),
+        (TenantChange { vm_replace: true, ..on(Vni(11)) }, false),
     ];
     for (change, want) in each {
-        assert_eq!(must(&w, &of(vec![on(12), change.clone()])), want, "{change:?}");
+        assert_eq!(must(&w, &of(vec![on(Vni(12)), change.clone()])), want, "{change:?}");
     }
-    let some = |n: usize| vec![(1, v4(1)); n];
+    let some = |n: usize| vec![(Vni(1), v4(1)); n];
     for (a, b, c, want) in [
         (1 << 18, 0, 0, false),
         (1 << 17, 1 << 16, 1 << 16, false),
@@ -183,25 +183,30 @@ fn limits_are_what_may_be_reached() {
         }
         other => panic!("{what}: {other:?}"),
     };
-    refused(of(vec![new(11, vec![]), new(12, vec![])]), "VPCs");
-    refused(of(vec![TenantChange { vm_add: vec![vm(5, 1), vm(6, 1)], ..on(10) }]), "VMs");
+    refused(of(vec![new(Vni(11), vec![]), new(Vni(12), vec![])]), "VPCs");
+    refused(of(vec![TenantChange { vm_add: vec![vm(5, 1), vm(6, 1)], ..on(Vni(10)) }]), "VMs");
     refused(Commit { nc_add: vec![v4(77), v4(78)], ..Default::default() }, "NCs");
     let mut many = vm(5, 1);
     many.more = vec![v4(99), v4(98)];
-    refused(of(vec![TenantChange { vm_add: vec![many.clone()], ..on(10) }]), "addresses");
+    refused(of(vec![TenantChange { vm_add: vec![many.clone()], ..on(Vni(10)) }]), "addresses");
     // What goes in the same commit makes room: routes, then addresses, then VPCs and VMs.
     let routes = |n: u32| RoutesChange::Replace((0..n).map(|i| route(i << 16, 16, Target::Line)).collect());
     w.set_limits(Limits { routes: 40, ..limits });
-    w.commit(&of(vec![TenantChange { routes: routes(30), ..new(9, vec![]) }])).unwrap();
-    assert!(w.commit(&of(vec![TenantChange { routes: routes(11), ..on(10) }])).is_err());
-    w.commit(&of(vec![TenantChange { delete: true, ..on(9) }, TenantChange { routes: routes(40), ..on(10) }])).unwrap();
-    w.commit(&of(vec![TenantChange { routes: routes(0), ..on(10) }])).unwrap();
+    w.commit(&of(vec![TenantChange { routes: routes(30), ..new(Vni(9), vec![]) }])).unwrap();
+    assert!(w.commit(&of(vec![TenantChange { routes: routes(11), ..on(Vni(10)) }])).is_err());
+    w.commit(&of(vec![
+        TenantChange { delete: true, ..on(Vni(9)) },
+        TenantChange { routes: routes(40), ..on(Vni(10)) },
+    ]))
+    .unwrap();
+    w.commit(&of(vec![TenantChange { routes: routes(0), ..on(Vni(10)) }])).unwrap();
     w.settle();
     w.set_limits(limits);
     many.mac = vm(1, 1).mac;
-    w.commit(&of(vec![TenantChange { vm_add: vec![many], ..on(10) }])).unwrap();
+    w.commit(&of(vec![TenantChange { vm_add: vec![many], ..on(Vni(10)) }])).unwrap();
     w.settle();
-    w.commit(&of(vec![TenantChange { delete: true, ..on(10) }, new(11, vec![]), new(12, vec![])])).unwrap();
+    w.commit(&of(vec![TenantChange { delete: true, ..on(Vni(10)) }, new(Vni(11), vec![]), new(Vni(12), vec![])]))
+        .unwrap();
 }
 
 #[test]
@@ -223,7 +228,7 @@ fn chunks_are_made_where_ids_lie() {
     let bytes = |w: &Writer, name: &str| w.bytes_by_table().into_iter().find(|b| b.0 == name).unwrap().1;
     assert_eq!((bytes(&w, "nc_records"), bytes(&writer(), "nc_records")), (4608 * 64, 0));
     let mut none = writer();
-    none.commit(&of(vec![new(10, vec![])])).unwrap();
+    none.commit(&of(vec![new(Vni(10), vec![])])).unwrap();
     assert_eq!(["nc_records", "vm_cells", "tenant_blocks"].map(|n| bytes(&none, n)), [0, 0, (8192 + 3 * 512) * 64]);
     for (ncs, chunks) in [(4095u32, 1), (4096, 2)] {
         let mut w = writer();
@@ -325,18 +330,24 @@ fn an_nc_that_goes_leaves_nothing_behind() {
 #[test]
 fn a_refusal_names_who_needs_an_nc() {
     let mut w = small();
-    w.commit(&of(vec![new(20, vec![vm(1, 1)]), new(30, vec![])])).unwrap();
+    w.commit(&of(vec![new(Vni(20), vec![vm(1, 1)]), new(Vni(30), vec![])])).unwrap();
     let id = w.ncs[&nc_key(nc(1))].id;
     assert_eq!(w.ncs[&nc_key(nc(1))].tenants, 2);
-    assert_eq!((w.user_of(id, &[10]), w.user_of(id, &[20]), w.user_of(id, &[20, 30])), (20, 10, 10));
-    assert!([10, 20].contains(&w.user_of(id, &[20, 10])) && [10, 20].contains(&w.user_of(id, &[])));
+    assert_eq!(
+        (w.user_of(id, &[Vni(10)]), w.user_of(id, &[Vni(20)]), w.user_of(id, &[Vni(20), Vni(30)])),
+        (Vni(20), Vni(10), Vni(10))
+    );
+    assert!(
+        [Vni(10), Vni(20)].contains(&w.user_of(id, &[Vni(20), Vni(10)]))
+            && [Vni(10), Vni(20)].contains(&w.user_of(id, &[]))
+    );
     let unused = w.ncs[&nc_key(nc(2))].id;
-    assert_eq!((w.user_of(unused, &[30, 20]), w.user_of(unused, &[])), (30, 0));
+    assert_eq!((w.user_of(unused, &[Vni(30), Vni(20)]), w.user_of(unused, &[])), (Vni(30), Vni(0)));
     let e = w
-        .commit(&Commit { nc_remove: vec![nc(1)], ..of(vec![TenantChange { vm_replace: true, ..on(10) }]) })
+        .commit(&Commit { nc_remove: vec![nc(1)], ..of(vec![TenantChange { vm_replace: true, ..on(Vni(10)) }]) })
         .unwrap_err();
-    assert!(matches!(e, CommitError::NcInUse { nc: n, vni: 20 } if n == nc(1)), "{e}");
-    let both = vec![TenantChange { vm_replace: true, ..on(10) }, TenantChange { delete: true, ..on(20) }];
+    assert!(matches!(e, CommitError::NcInUse { nc: n, vni: Vni(20) } if n == nc(1)), "{e}");
+    let both = vec![TenantChange { vm_replace: true, ..on(Vni(10)) }, TenantChange { delete: true, ..on(Vni(20)) }];
     w.commit(&Commit { nc_remove: vec![nc(1)], ..of(both) }).unwrap();
 }
 
@@ -353,18 +364,23 @@ fn a_vpc_that_routes_lead_to_is_not_made_again() {
     let to = |vni| {
         RoutesChange::Replace(vec![route(0x0b00_0000, 8, Target::Peer(vni)), route(0x0c00_0000, 8, Target::Peer(vni))])
     };
-    w.commit(&of(vec![new(20, vec![]), new(30, vec![]), TenantChange { routes: to(20), ..on(10) }])).unwrap();
+    w.commit(&of(vec![
+        new(Vni(20), vec![]),
+        new(Vni(30), vec![]),
+        TenantChange { routes: to(Vni(20)), ..on(Vni(10)) },
+    ]))
+    .unwrap();
     w.settle();
-    assert_eq!((w.leading_to(20), w.leading_to(30), w.leading_to(10)), (Some(10), None, None));
-    let place = w.tables.tenants.find_tenant(&w.store, 20).unwrap();
+    assert_eq!((w.leading_to(Vni(20)), w.leading_to(Vni(30)), w.leading_to(Vni(10))), (Some(Vni(10)), None, None));
+    let place = w.tables.tenants.find_tenant(&w.store, Vni(20)).unwrap();
     w.tables.tenants.kill_tenant(&w.store.lines, place);
     let mut w = attach(w).unwrap();
-    assert_eq!((w.vnis(), w.peer_refs.get(&20)), (vec![10, 30], Some(&1)));
-    let e = w.commit(&of(vec![new(20, vec![])])).unwrap_err();
-    assert!(matches!(e, CommitError::PeerInUse { vni: 20, by: 10 }), "{e}");
-    w.commit(&of(vec![TenantChange { routes: RoutesChange::Replace(vec![]), ..on(10) }])).unwrap();
-    w.commit(&of(vec![new(20, vec![])])).unwrap();
-    assert_eq!(w.delete_tenant(999), 0, "there is none");
+    assert_eq!((w.vnis(), w.peer_refs.get(&Vni(20))), (vec![Vni(10), Vni(30)], Some(&1)));
+    let e = w.commit(&of(vec![new(Vni(20), vec![])])).unwrap_err();
+    assert!(matches!(e, CommitError::PeerInUse { vni: Vni(20), by: Vni(10) }), "{e}");
+    w.commit(&of(vec![TenantChange { routes: RoutesChange::Replace(vec![]), ..on(Vni(10)) }])).unwrap();
+    w.commit(&of(vec![new(Vni(20), vec![])])).unwrap();
+    assert_eq!(w.delete_tenant(Vni(999)), 0, "there is none");
 }
 
 #[test]
@@ -374,24 +390,34 @@ fn members_are_counted_once() {
     let ids: Vec<u32> = (1..5).map(|n| w.ncs[&nc_key(nc(n))].id).collect();
     let users = |w: &Writer| [1, 2, 3, 4].map(|n| w.ncs[&nc_key(nc(n))].tenants);
     assert_eq!(users(&w), [1, 0, 1, 0]);
-    w.commit(&of(vec![TenantChange { settings: Some(extra(&[4, 2, 4, 1])), ..new(20, vec![vm(1, 1), vm(2, 1)]) }]))
-        .unwrap();
-    let state = &w.tenants[&20];
+    w.commit(&of(vec![TenantChange {
+        settings: Some(extra(&[4, 2, 4, 1])),
+        ..new(Vni(20), vec![vm(1, 1), vm(2, 1)])
+    }]))
+    .unwrap();
+    let state = &w.tenants[&Vni(20)];
     assert_eq!((&state.members[..], &state.extra[..]), (&[(ids[0], 2)][..], &[ids[0], ids[1], ids[3]][..]));
     assert_eq!((users(&w), w.tables.members.entries()), ([2, 1, 1, 1], 5));
-    assert_eq!(w.head(20).unwrap().members, [nc(1), nc(2), nc(4)]);
+    assert_eq!(w.head(Vni(20)).unwrap().members, [nc(1), nc(2), nc(4)]);
     w.settle();
-    w.commit(&of(vec![TenantChange { settings: Some(extra(&[3])), ..on(20) }])).unwrap();
-    assert_eq!((users(&w), w.tables.members.entries(), w.tenants[&20].extra.clone()), ([2, 0, 2, 0], 4, vec![ids[2]]));
+    w.commit(&of(vec![TenantChange { settings: Some(extra(&[3])), ..on(Vni(20)) }])).unwrap();
+    assert_eq!(
+        (users(&w), w.tables.members.entries(), w.tenants[&Vni(20)].extra.clone()),
+        ([2, 0, 2, 0], 4, vec![ids[2]])
+    );
     // VMs move: from an NC that hosts one, to one that was listed and one that was not.
     w.settle();
-    w.commit(&of(vec![TenantChange { vm_add: vec![vm(1, 3), vm(2, 4)], ..on(20) }])).unwrap();
-    assert_eq!((users(&w), w.tenants[&20].members.clone()), ([1, 0, 2, 1], vec![(ids[2], 1), (ids[3], 1)]));
+    w.commit(&of(vec![TenantChange { vm_add: vec![vm(1, 3), vm(2, 4)], ..on(Vni(20)) }])).unwrap();
+    assert_eq!((users(&w), w.tenants[&Vni(20)].members.clone()), ([1, 0, 2, 1], vec![(ids[2], 1), (ids[3], 1)]));
     w.settle();
-    w.commit(&of(vec![TenantChange { vm_remove: vec![VmKey(vm(1, 3).mac)], ..on(20) }])).unwrap();
-    assert_eq!((users(&w), w.tenants[&20].members.clone()), ([1, 0, 2, 1], vec![(ids[3], 1)]), "it is still listed");
+    w.commit(&of(vec![TenantChange { vm_remove: vec![VmKey(vm(1, 3).mac)], ..on(Vni(20)) }])).unwrap();
+    assert_eq!(
+        (users(&w), w.tenants[&Vni(20)].members.clone()),
+        ([1, 0, 2, 1], vec![(ids[3], 1)]),
+        "it is still listed"
+    );
     w.settle();
-    w.commit(&of(vec![TenantChange { delete: true, ..on(20) }])).unwrap();
+    w.commit(&of(vec![TenantChange { delete: true, ..on(Vni(20)) }])).unwrap();
     assert_eq!((users(&w), w.tables.members.entries()), ([1, 0, 1, 0], 2));
 }
 
@@ -402,16 +428,16 @@ fn an_address_has_one_owner() {
     let six = |n: u32| v6(0x2001 << 112 | u128::from(n));
     let more = |vm: VmSpec, more: Vec<IpAddr>| VmSpec { more, ..vm };
     let refused: Vec<(TenantChange, IpAddr)> = vec![
-        (new(20, vec![vm6(5, 1), vm6(4, 1), more(vm(6, 1), vec![six(5)])]), six(5)),
-        (new(20, vec![vm(5, 1), vm(4, 1), more(vm6(6, 1), vec![v4(0x0a00_0005)])]), v4(0x0a00_0005)),
-        (new(20, vec![more(vm6(5, 1), vec![six(7), six(5)])]), six(5)),
-        (TenantChange { vm_add: vec![more(vm(5, 1), vec![six(2)])], ..on(10) }, six(2)),
-        (TenantChange { vm_add: vec![more(vm(5, 1), vec![v4(0x0a00_0001)])], ..on(10) }, v4(0x0a00_0001)),
-        (TenantChange { settings: Some(gateway(six(2))), ..on(10) }, six(2)),
+        (new(Vni(20), vec![vm6(5, 1), vm6(4, 1), more(vm(6, 1), vec![six(5)])]), six(5)),
+        (new(Vni(20), vec![vm(5, 1), vm(4, 1), more(vm6(6, 1), vec![v4(0x0a00_0005)])]), v4(0x0a00_0005)),
+        (new(Vni(20), vec![more(vm6(5, 1), vec![six(7), six(5)])]), six(5)),
+        (TenantChange { vm_add: vec![more(vm(5, 1), vec![six(2)])], ..on(Vni(10)) }, six(2)),
+        (TenantChange { vm_add: vec![more(vm(5, 1), vec![v4(0x0a00_0001)])], ..on(Vni(10)) }, v4(0x0a00_0001)),
+        (TenantChange { settings: Some(gateway(six(2))), ..on(Vni(10)) }, six(2)),
         (
             TenantChange {
                 settings: Some(TenantSettings { gateways: vec![v4(8), v4(9), v4(8)], ..settings() }),
-                ..on(10)
+                ..on(Vni(10))
             },
             v4(8),
         ),
@@ -427,8 +453,8 @@ fn an_address_has_one_owner() {
         [v4(0), v4(0x7f00_0001), v4(0xe000_0001), v6(0), v6(1), v6(0xff02 << 112 | 1)].map(|a| (vec![a], a)).to_vec();
     for (gateways, who) in bad {
         let settings = TenantSettings { gateways, ..settings() };
-        let e = w.commit(&of(vec![TenantChange { settings: Some(settings), ..on(10) }])).unwrap_err();
-        assert!(matches!(e, CommitError::BadAddress { vni: 10, address } if address == who), "{e}");
+        let e = w.commit(&of(vec![TenantChange { settings: Some(settings), ..on(Vni(10)) }])).unwrap_err();
+        assert!(matches!(e, CommitError::BadAddress { vni: Vni(10), address } if address == who), "{e}");
     }
     // Neighbours are others; what goes in the same commit may be taken.
     let moved = vec![
@@ -438,17 +464,20 @@ fn an_address_has_one_owner() {
         vm6(3, 2),
     ];
     let mut moved =
-        TenantChange { vm_remove: vec![VmKey(vm(1, 1).mac), VmKey(vm6(2, 3).mac)], vm_add: moved, ..on(10) };
+        TenantChange { vm_remove: vec![VmKey(vm(1, 1).mac), VmKey(vm6(2, 3).mac)], vm_add: moved, ..on(Vni(10)) };
     moved.vm_add[3].mac = 0x0200_0000_0079;
     w.commit(&of(vec![moved])).unwrap();
-    assert_eq!(w.dump(10).unwrap().vms.iter().map(|vm| vm.mac & 0xff).collect::<Vec<_>>(), [3, 0x77, 0x78, 0x79]);
+    assert_eq!(w.dump(Vni(10)).unwrap().vms.iter().map(|vm| vm.mac & 0xff).collect::<Vec<_>>(), [3, 0x77, 0x78, 0x79]);
 }
 
 #[test]
 fn macs_are_unicast() {
     let mut w = small();
     let with = |mac, gateways: Vec<IpAddr>| {
-        of(vec![TenantChange { settings: Some(TenantSettings { gateway_mac: mac, gateways, ..settings() }), ..on(10) }])
+        of(vec![TenantChange {
+            settings: Some(TenantSettings { gateway_mac: mac, gateways, ..settings() }),
+            ..on(Vni(10))
+        }])
     };
     for (mac, gateways, good) in [
         (0, vec![], true),
@@ -463,7 +492,7 @@ fn macs_are_unicast() {
         let result = w.commit(&with(mac, gateways));
         assert!(
             result.is_ok() && good
-                || matches!(result, Err(CommitError::BadMac { vni: 10, mac: m }) if !good && m == mac),
+                || matches!(result, Err(CommitError::BadMac { vni: Vni(10), mac: m }) if !good && m == mac),
             "{mac:x}"
         );
     }
@@ -481,7 +510,7 @@ fn settings_change_word_by_word() {
                 gateways: vec![v4(8), v6(0x2001 << 112 | 8)],
                 ..settings()
             }),
-            ..on(10)
+            ..on(Vni(10))
         }])
     };
     for (mac, graces) in [
@@ -494,11 +523,14 @@ fn settings_change_word_by_word() {
     ] {
         let report = w.commit(&set(mac)).unwrap();
         assert_eq!(report.graces, graces, "{mac:x}");
-        let tenant = t.tenant(10).unwrap();
-        assert_eq!((tenant.gateway_mac(), w.dump(10).unwrap().gateway_mac, w.head(10).unwrap().icmp), (mac, mac, true));
+        let tenant = t.tenant(Vni(10)).unwrap();
+        assert_eq!(
+            (tenant.gateway_mac(), w.dump(Vni(10)).unwrap().gateway_mac, w.head(Vni(10)).unwrap().icmp),
+            (mac, mac, true)
+        );
         let entry = crate::VmEntry { mac, vm: 0, nc: 0, flags: VM_FLAG_GATEWAY };
-        assert_eq!(t.vm4(10, 8, tenant.generation()), Some(entry));
-        assert_eq!(t.vm6(10, (0x2001 << 48, 8), tenant.generation()), Some(entry));
+        assert_eq!(t.vm4(Vni(10), 8, tenant.generation()), Some(entry));
+        assert_eq!(t.vm6(Vni(10), (0x2001 << 48, 8), tenant.generation()), Some(entry));
         w.settle();
         assert_eq!((w.tables.tenants.entries(), w.tables.vm4.entries(), w.tables.vm6.entries()), (1, 2, 2));
     }
@@ -516,17 +548,17 @@ fn settings_change_word_by_word() {
         let meter = if rate > 0 { meter(rate) } else { None };
         w.commit(&of(vec![TenantChange {
             settings: Some(TenantSettings { meter, icmp: false, ..settings() }),
-            ..on(10)
+            ..on(Vni(10))
         }]))
         .unwrap();
         w.settle();
-        let tenant = t.tenant(10).unwrap();
+        let tenant = t.tenant(Vni(10)).unwrap();
         assert_eq!(
-            (t.tenant_meter(&tenant) != 0, w.head(10).unwrap().metered, w.store.arena.used()),
+            (t.tenant_meter(&tenant) != 0, w.head(Vni(10)).unwrap().metered, w.store.arena.used()),
             (rate > 0, rate > 0, used + more),
             "{rate}"
         );
-        assert_eq!((t.tenant_ident(&tenant), w.head(10).unwrap().icmp), (10 | TENANT_ICMP_OFF, false));
+        assert_eq!((t.tenant_ident(&tenant), w.head(Vni(10)).unwrap().icmp), (10 | TENANT_ICMP_OFF, false));
         lines.push(t.tenant_meter(&tenant));
     }
     assert!(lines[0] == lines[1] && lines[1] != lines[2]);
@@ -536,10 +568,10 @@ fn settings_change_word_by_word() {
 #[test]
 fn a_policy_is_a_word_with_an_epoch() {
     let mut w = small();
-    w.commit(&of(vec![new(20, vec![])])).unwrap();
+    w.commit(&of(vec![new(Vni(20), vec![])])).unwrap();
     let t = w.tables();
     let key = |w: &Writer| {
-        w.tables.tenants.find_tenant(&w.store, 10).map(|p| w.tables.tenants.tenant_at(&w.store.lines, p)).unwrap()
+        w.tables.tenants.find_tenant(&w.store, Vni(10)).map(|p| w.tables.tenants.tenant_at(&w.store.lines, p)).unwrap()
     };
     for (n, (flags, bits, filtered)) in [
         (POLICY_NAT, TENANT_NAT, 0),
@@ -550,10 +582,10 @@ fn a_policy_is_a_word_with_an_epoch() {
     .into_iter()
     .enumerate()
     {
-        assert!(w.set_policy(10, flags) && !w.set_policy(11, flags));
+        assert!(w.set_policy(Vni(10), flags) && !w.set_policy(Vni(11), flags));
         let word = (flags & !EPOCH_BITS) | (n as u64 + 1) << 16;
         assert_eq!(
-            (w.policy(10), t.policy(&t.tenant(10).unwrap()), w.policy(20), w.policy(11)),
+            (w.policy(Vni(10)), t.policy(&t.tenant(Vni(10)).unwrap()), w.policy(Vni(20)), w.policy(Vni(11))),
             (Some(word), word, Some(0), None)
         );
         assert_eq!(
@@ -561,13 +593,13 @@ fn a_policy_is_a_word_with_an_epoch() {
             (bits, word as u32, filtered)
         );
     }
-    let line = w.tenant_line(w.tenants[&10].id);
+    let line = w.tenant_line(w.tenants[&Vni(10)].id);
     w.store.lines.at(line).set(7, EPOCH_BITS | 5);
-    w.set_policy(10, POLICY_FILTER);
-    assert_eq!(w.policy(10), Some(POLICY_FILTER), "epochs go round");
-    assert!(w.set_policy(20, POLICY_FILTER) && w.told_filtered() == 2);
+    w.set_policy(Vni(10), POLICY_FILTER);
+    assert_eq!(w.policy(Vni(10)), Some(POLICY_FILTER), "epochs go round");
+    assert!(w.set_policy(Vni(20), POLICY_FILTER) && w.told_filtered() == 2);
     let w = attach(w).unwrap();
-    assert_eq!((w.told_filtered(), w.filtered.len(), w.policy(20)), (2, 2, Some(POLICY_FILTER | 1 << 16)));
+    assert_eq!((w.told_filtered(), w.filtered.len(), w.policy(Vni(20))), (2, 2, Some(POLICY_FILTER | 1 << 16)));
 }
 
 const EPOCH_BITS: u64 = 0xffff_0000;
@@ -578,23 +610,23 @@ fn what_is_replaced_waits_and_is_free_then() {
     let mut w = small();
     let routes =
         |n: u32| RoutesChange::Replace((0..n).map(|i| route(0x1000_0000 + (i << 10), 24, Target::Line)).collect());
-    let change = |w: &mut Writer, n| w.commit(&of(vec![TenantChange { routes: routes(n), ..on(10) }])).unwrap();
+    let change = |w: &mut Writer, n| w.commit(&of(vec![TenantChange { routes: routes(n), ..on(Vni(10)) }])).unwrap();
     let empty = w.store.arena.used();
     // One route is three intervals, five are eleven: a leaf, then a node of two lines; forty are 81, eleven leaves and a node.
     for (n, lines) in [(1, 1), (5, 2), (40, 12)] {
         assert_eq!(change(&mut w, n).trees, 1);
-        assert_eq!((w.pending.blocks.len(), w.pending.lines, w.tenants[&10].tree_lines), (0, 0, [lines, 0]));
+        assert_eq!((w.pending.blocks.len(), w.pending.lines, w.tenants[&Vni(10)].tree_lines), (0, 0, [lines, 0]));
         assert_eq!((change(&mut w, n).trees, w.pending.blocks.len()), (0, 0), "the same again");
         // With it a single VM, which then needs no marks.
         let one = VmSpec { ipv4: Some(0x0a77_0000 + n), ..vm(1, 1) };
         w.commit(&of(vec![TenantChange {
             vm_add: vec![VmSpec { mac: 0x0200_0000_7700 | u64::from(n), ..one }],
             routes: routes(n),
-            ..on(10)
+            ..on(Vni(10))
         }]))
         .unwrap();
         assert!(w.pending.is_empty(), "{n}");
-        w.commit(&of(vec![TenantChange { vm_remove: vec![VmKey(0x0200_0000_7700 | u64::from(n))], ..on(10) }]))
+        w.commit(&of(vec![TenantChange { vm_remove: vec![VmKey(0x0200_0000_7700 | u64::from(n))], ..on(Vni(10)) }]))
             .unwrap();
         assert_eq!((w.pending.tenants.len(), w.pending.promote.len(), w.pending.kill.len()), (0, 0, 1));
         w.settle();
@@ -606,11 +638,14 @@ fn what_is_replaced_waits_and_is_free_then() {
         );
         assert_eq!(w.pending.blocks.iter().map(|b| b.lines).sum::<u32>(), lines);
         w.settle();
-        assert_eq!((w.pending.lines, w.store.arena.used(), w.tenants[&10].tree_lines, w.routes), (0, empty, [0, 0], 0));
+        assert_eq!(
+            (w.pending.lines, w.store.arena.used(), w.tenants[&Vni(10)].tree_lines, w.routes),
+            (0, empty, [0, 0], 0)
+        );
     }
-    w.commit(&of(vec![TenantChange { routes: routes(40), ..on(10) }])).unwrap();
+    w.commit(&of(vec![TenantChange { routes: routes(40), ..on(Vni(10)) }])).unwrap();
     assert_eq!(w.routes, 40);
-    let report = w.commit(&of(vec![TenantChange { delete: true, ..on(10) }])).unwrap();
+    let report = w.commit(&of(vec![TenantChange { delete: true, ..on(Vni(10)) }])).unwrap();
     assert_eq!((report.tenants_removed, report.addresses_removed, w.routes, w.vms), (1, 2, 0, 0));
     assert_eq!(
         (w.pending.lines, w.pending.vms.len(), w.pending.tenant_ids.len(), w.pending.purge.len()),

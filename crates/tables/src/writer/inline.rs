@@ -4,7 +4,7 @@
 use super::Writer;
 use crate::arena::Block;
 use crate::routes::{Routes4, Routes6};
-use crate::{Prefix, Vni};
+use crate::Prefix;
 use abi::*;
 use memory::root;
 use std::io;
@@ -35,7 +35,7 @@ impl InlineSpec {
     fn vni(&self) -> Vni {
         match self.servers.first() {
             Some((_, vni)) if self.servers.iter().all(|(_, v)| v == vni) => *vni,
-            _ => 0,
+            _ => Vni(0),
         }
     }
 }
@@ -83,7 +83,7 @@ impl Writer {
     fn servers_tree(&mut self, pair: &InlineSpec) -> io::Result<u64> {
         let (mut r4, mut r6) = (Routes4::default(), Routes6::default());
         for (prefix, vni) in &pair.servers {
-            let value = SCOPE_LOCAL << VALUE_SCOPE_SHIFT | vni & VALUE_ARG_MASK;
+            let value = SCOPE_LOCAL << VALUE_SCOPE_SHIFT | vni.0 & VALUE_ARG_MASK;
             match prefix.addr() {
                 IpAddr::V4(a) => drop(r4.insert((a.to_bits(), prefix.prefix_len()), value)),
                 IpAddr::V6(a) => drop(r6.insert((a.to_bits(), prefix.prefix_len()), value)),

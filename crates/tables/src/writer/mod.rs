@@ -47,7 +47,7 @@ pub use underlay::{GroupId, NexthopId, NexthopSpec};
 use crate::arena::{Arena, Block};
 use crate::fxmap::{FxMap, FxSet};
 use crate::hashtable::{HashTable, Kind, Store};
-use crate::{Commit, CommitError, CommitReport, GatewaySettings, Memory, Vni, WaterLevel};
+use crate::{Commit, CommitError, CommitReport, GatewaySettings, Memory, WaterLevel};
 use abi::*;
 use memory::{root, Lines, RootRef};
 use state::{CellIds, CellKind, Ids, NcState, TenantState};
@@ -454,7 +454,7 @@ impl Writer {
         }
         for addr in &pending.kill_nc6 {
             if let IpAddr::V6(a) = addr {
-                if let Some((place, _)) = self.tables.nc6.find6(&self.store, 0, halves(a.to_bits()), dead) {
+                if let Some((place, _)) = self.tables.nc6.find6(&self.store, Vni(0), halves(a.to_bits()), dead) {
                     self.tables.nc6.clear(&self.store, place);
                 }
             }

@@ -4,7 +4,6 @@
 use super::state::TenantState;
 use super::Writer;
 use crate::peers::{self, PeerWords};
-use crate::Vni;
 use abi::*;
 
 impl Writer {

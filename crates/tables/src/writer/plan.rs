@@ -10,7 +10,7 @@ use crate::fxmap::{FxMap, FxSet};
 use crate::reader::VmEntry;
 use crate::routes::{Routes4, Routes6};
 use crate::smallmap::SmallMap;
-use crate::{Commit, CommitError, RoutesChange, TenantChange, Vni};
+use crate::{Commit, CommitError, RoutesChange, TenantChange};
 use abi::*;
 use memory::prefetch_slice;
 use std::net::IpAddr;
@@ -41,7 +41,7 @@ pub(super) struct TenantPlan<'c> {
     pub is_new: bool,
     pub routes: RoutesPlan,
     /// New counts of routes by peer, if routes change.
-    pub peers: Option<SmallMap<u32, u32>>,
+    pub peers: Option<SmallMap<Vni, u32>>,
     pub set: Vec<VmSet>,
     /// All VMs of a new VPC, if none has a meter: nothing else is to be done for them.
     pub vms: SmallMap<u64, Vm>,
@@ -228,7 +228,7 @@ impl Writer {
         let mut seen: FxSet<Vni> = FxSet::default();
         for (i, t) in commit.tenants.iter().enumerate() {
             let vni = t.vni;
-            if vni >> 24 != 0 {
+            if vni.0 >> 24 != 0 {
                 return Err(CommitError::BadVni { vni });
             }
             if !sorted && !seen.insert(vni) {
@@ -275,7 +275,11 @@ impl Writer {
     pub(super) fn user_of_nc(&self, id: u32, commit: &Commit) -> Vni {
         let named = |vni: &Vni| commit.tenants.iter().any(|t| t.vni == *vni);
         let users = || self.tenants.iter().filter(|(_, t)| t.may_send(id)).map(|(vni, _)| *vni);
-        users().find(|v| !named(v)).or_else(|| users().next()).or(commit.tenants.first().map(|t| t.vni)).unwrap_or(0)
+        users()
+            .find(|v| !named(v))
+            .or_else(|| users().next())
+            .or(commit.tenants.first().map(|t| t.vni))
+            .unwrap_or(Vni(0))
     }
 
     fn plan_deletes(&mut self, plan: &mut Plan<'_>) -> Result<(), CommitError> {

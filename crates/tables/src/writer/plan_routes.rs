@@ -7,7 +7,7 @@ use super::Writer;
 use crate::fxmap::FxMap;
 use crate::routes::{dense4, dense6, note_length, Routes4, Routes6, SMALL};
 use crate::smallmap::SmallMap;
-use crate::{CommitError, Prefix, Route, RoutesChange, Target, TenantChange, Vni};
+use crate::{CommitError, Prefix, Route, RoutesChange, Target, TenantChange};
 use abi::*;
 use memory::prefetch_slice;
 use std::collections::BTreeMap;
@@ -126,7 +126,7 @@ impl Known<'_> {
                 if !stays && !self.names.new_ids.contains_key(&peer) && peer != vni {
                     return Err(CommitError::UnknownPeer { vni, peer });
                 }
-                SCOPE_PEER << VALUE_SCOPE_SHIFT | peer
+                SCOPE_PEER << VALUE_SCOPE_SHIFT | peer.0
             }
         })
     }
@@ -161,7 +161,7 @@ fn delta(
     t: &mut TenantPlan<'_>,
     remove: &[Prefix],
     add: &[Route],
-) -> Result<(usize, SmallMap<u32, u32>), CommitError> {
+) -> Result<(usize, SmallMap<Vni, u32>), CommitError> {
     let vni = t.change.vni;
     let mut d4: BTreeMap<(u32, u8), Option<u32>> = BTreeMap::new();
     let mut d6: BTreeMap<(u128, u8), Option<u32>> = BTreeMap::new();
@@ -208,9 +208,9 @@ fn delta(
     Ok((after, peers))
 }
 
-fn count_peer(peers: &mut SmallMap<u32, u32>, value: u32, by: i32) {
+fn count_peer(peers: &mut SmallMap<Vni, u32>, value: u32, by: i32) {
     if value >> VALUE_SCOPE_SHIFT == SCOPE_PEER {
-        let n = peers.or_default(value & VALUE_ARG_MASK);
+        let n = peers.or_default(Vni(value & VALUE_ARG_MASK));
         *n = n.saturating_add_signed(by);
     }
 }
@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn a_prefix_has_no_bits_behind_its_length() {
         let good = |addr: &str, len| {
-            Prefix::new(addr.parse().unwrap(), len).is_ok_and(|prefix| check_prefix(7, prefix).is_ok())
+            Prefix::new(addr.parse().unwrap(), len).is_ok_and(|prefix| check_prefix(Vni(7), prefix).is_ok())
         };
         for (addr, len, want) in [
             ("0.0.0.0", 0, true),
@@ -276,8 +276,8 @@ mod tests {
         ] {
             assert_eq!(good(addr, len), want, "{addr}/{len}");
         }
-        let e = check_prefix(7, prefix("::1", 5)).unwrap_err();
-        assert!(matches!(e, CommitError::BadPrefix { vni: 7, prefix: p } if p == prefix("::1", 5)));
+        let e = check_prefix(Vni(7), prefix("::1", 5)).unwrap_err();
+        assert!(matches!(e, CommitError::BadPrefix { vni: Vni(7), prefix: p } if p == prefix("::1", 5)));
         assert_eq!((prefix4((0x0a00_0001, 32)), prefix6((1, 128))), (prefix("10.0.0.1", 32), prefix("::1", 128)));
     }
 
@@ -314,9 +314,9 @@ mod tests {
     #[test]
     fn routes_to_peers_are_counted() {
         let mut peers = SmallMap::default();
-        let count = |peers: &mut SmallMap<u32, u32>, value, by| {
+        let count = |peers: &mut SmallMap<Vni, u32>, value, by| {
             count_peer(peers, value, by);
-            peers.iter().map(|(k, v)| (*k, *v)).collect::<Vec<_>>()
+            peers.iter().map(|(k, v)| (k.0, *v)).collect::<Vec<_>>()
         };
         assert_eq!(count(&mut peers, SCOPE_LOCAL << 28 | 5, 1), []);
         assert_eq!(count(&mut peers, SCOPE_PEER << 28 | 5, 1), [(5, 1)]);

@@ -7,7 +7,7 @@ use super::{halves, Writer};
 use crate::fxmap::FxSet;
 use crate::meter::config_words;
 use crate::reader::{vm4_key, VmEntry};
-use crate::{CommitError, TenantSettings, VmSpec, Vni};
+use crate::{CommitError, TenantSettings, VmSpec};
 use abi::*;
 use std::net::IpAddr;
 

@@ -9,7 +9,7 @@ use super::{halves, nc_key, Writer};
 use crate::arena::Block;
 use crate::hashtable::TenantEntry;
 use crate::peers::{self, PeerWords};
-use crate::{Commit, Vni};
+use crate::Commit;
 use abi::*;
 use std::net::IpAddr;
 
@@ -304,7 +304,7 @@ impl Writer {
                 self.tables.nc4.put_word(&mut self.store, nc4_word(a, id)).expect(ROOM);
             }
             IpAddr::V6(_) => {
-                self.tables.nc6.insert6(&mut self.store, 0, (hi, lo), KEY_VALID, (0, u64::from(id))).expect(ROOM);
+                self.tables.nc6.insert6(&mut self.store, Vni(0), (hi, lo), KEY_VALID, (0, u64::from(id))).expect(ROOM);
             }
         }
         self.ncs.insert(nc_key(addr), NcState { id, tenants: 0 });
@@ -359,7 +359,7 @@ impl Writer {
                 }
                 IpAddr::V6(a) => {
                     let valid = |s: u64| s & KEY_VALID != 0;
-                    if let Some((place, _)) = self.tables.nc6.find6(&self.store, 0, halves(a.to_bits()), valid) {
+                    if let Some((place, _)) = self.tables.nc6.find6(&self.store, Vni(0), halves(a.to_bits()), valid) {
                         self.tables.nc6.set_state(&self.store, place, 0);
                         self.pending.kill_nc6.push(*addr);
                     }

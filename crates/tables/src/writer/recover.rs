@@ -14,7 +14,7 @@ use crate::fxmap::{FxMap, FxSet};
 use crate::hashtable::{HashTable, Place};
 use crate::reader::{generation_of, visible};
 use crate::tree::{walk, walk_all, Top};
-use crate::{Memory, Vni};
+use crate::Memory;
 use abi::*;
 use memory::{root, Lines};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -217,7 +217,7 @@ impl Writer {
             }
             IpAddr::V6(a) => {
                 let valid = |s: u64| s & KEY_VALID != 0;
-                let found = self.tables.nc6.find6(&self.store, 0, super::halves(a.to_bits()), valid);
+                let found = self.tables.nc6.find6(&self.store, Vni(0), super::halves(a.to_bits()), valid);
                 found.map(|(place, _)| self.tables.nc6.vm_slot(&self.store.lines, place).value.nc)
             }
         }
@@ -229,7 +229,7 @@ impl Writer {
         self.tables.tenants.for_each(&lines, |place, key| places.push((place, key)));
         let mut used: FxSet<u32> = FxSet::default();
         for (place, key) in places {
-            let vni = (key >> TENANT_VNI_SHIFT) as Vni;
+            let vni = Vni((key >> TENANT_VNI_SHIFT) as u32);
             let id = (key >> TENANT_ID_SHIFT) as u32 & (TENANTS_MAX - 1);
             // One that was taken out, or the twin of one whose MAC address was being changed.
             if key & TENANT_VALID == 0 || self.tenants.get(&vni).is_some_and(|t| t.id == id) {
@@ -241,7 +241,7 @@ impl Writer {
                 return Err(AttachError::Corrupt { what: "a VPC's id" });
             }
             let (entry, record) = (self.tables.tenants.tenant_at(&lines, place), lines.at(self.tenant_line(id)));
-            if record.word(0) as u32 & 0xff_ffff != vni {
+            if record.word(0) as u32 & 0xff_ffff != vni.0 {
                 return Err(AttachError::Corrupt { what: "a VPC's record" });
             }
             // A writer may have died between the two stores of `set_policy`.
@@ -289,7 +289,7 @@ impl Writer {
         state.tree_lines = count;
         let mut peer = |value: u32| {
             if value >> VALUE_SCOPE_SHIFT == SCOPE_PEER {
-                state.peers.insert(value & VALUE_ARG_MASK, 1);
+                state.peers.insert(Vni(value & VALUE_ARG_MASK), 1);
             }
         };
         let (top4, top6) = (Top::of_root(state.roots as u32), Top::of_root((state.roots >> 32) as u32));
@@ -313,7 +313,7 @@ impl Writer {
         let mut more: FxMap<(Vni, u64), (u32, u32, Vec<IpAddr>)> = FxMap::default();
         for (place, key, is4) in found {
             let table = if is4 { &self.tables.vm4 } else { &self.tables.vm6 };
-            let vni = (key >> VM4_VNI_SHIFT) as Vni;
+            let vni = Vni((key >> VM4_VNI_SHIFT) as u32);
             let slot = table.vm_slot(&self.store.lines, place);
             let addr = if is4 {
                 IpAddr::V4(Ipv4Addr::from_bits((key >> VM4_ADDR_SHIFT) as u32))
@@ -383,7 +383,7 @@ impl Writer {
         let mut words = Vec::new();
         self.tables.members.for_each(&self.store.lines, |_, word| words.push(word));
         for word in words {
-            let vni = (word >> 40) as Vni;
+            let vni = Vni((word >> 40) as u32);
             let nc = if word & 0xff == MEMBER_V4 {
                 let addr = IpAddr::V4(Ipv4Addr::from_bits((word >> 8) as u32));
                 self.ncs.get(&super::nc_key(addr)).map(|n| n.id)

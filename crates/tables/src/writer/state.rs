@@ -309,7 +309,7 @@ pub(crate) struct TenantState {
     /// Lines of the trees: IPv4, IPv6.
     pub tree_lines: [u32; 2],
     /// VNIs of peers that routes lead to, and by how many routes.
-    pub peers: SmallMap<u32, u32>,
+    pub peers: SmallMap<Vni, u32>,
     /// VMs by MAC.
     pub vms: SmallMap<u64, Vm>,
     /// VMs on each NC id, sorted by id.

@@ -10,7 +10,6 @@ use super::trees::{NewTree, Scratch};
 use super::{halves, TableSet, Writer};
 use crate::routes::{Routes4, Routes6};
 use crate::smallmap::SmallMap;
-use crate::Vni;
 use abi::*;
 use memory::{root, RootRef};
 use std::net::IpAddr;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Random connections that talk, between VMs behind tunnels or over inline pairs in front of servers: what engines with state tables are compared by.
 
+use abi::Vni;
 use session::PairKey;
 use states::{Key, MigrationOptions, Shared, Spec, TableKind};
 use std::net::IpAddr;
@@ -161,13 +162,13 @@ impl Connection {
         let [sport, dport] = if echo { [self.ports[0]; 2] } else { self.ports };
         let pair = match (&ends[0].at, &ends[1].at) {
             (At::Server(vni, ..), _) => {
-                PairKey::of_server(proto, *vni, from, to, (sport, if echo { 0 } else { dport }))
+                PairKey::of_server(proto, Vni(*vni), from, to, (sport, if echo { 0 } else { dport }))
             }
             (_, At::Server(vni, ..)) => {
-                PairKey::of_server(proto, *vni, to, from, (dport, if echo { 0 } else { sport }))
+                PairKey::of_server(proto, Vni(*vni), to, from, (dport, if echo { 0 } else { sport }))
             }
             (At::Vm(a, ..), At::Vm(b, ..)) => {
-                PairKey::new(proto, (*a, from, sport), (*b, to, dport), echo).map(|(key, _)| key)
+                PairKey::new(proto, (Vni(*a), from, sport), (Vni(*b), to, dport), echo).map(|(key, _)| key)
             }
             _ => None,
         };

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tables::LineMemory;
 use xdp::{BpfMemory, XdpEngine};
 
-pub const VNI: u32 = 0x123456;
+pub const VNI: Vni = Vni(0x123456);
 pub const VTEP: u32 = 0x0a00_0001;
 pub const NC_A: u32 = 0x0a00_000a;
 pub const NC_B: u32 = 0x0a00_000b;
@@ -54,13 +54,18 @@ pub fn build(memory: &Arc<BpfMemory>, options: u64) {
     memory.grow(1).unwrap();
     let table = |line: u64| 4 << TABLE_REF_BUCKETS_SHIFT | line;
     // The VPC has id 1, its chunk lies at 1024. Routes: one leaf that says local everywhere.
-    let bucket = 16 + bucket_of(hash1((VNI as u64) << TENANT_VNI_SHIFT, SALT), 4);
+    let bucket = 16 + bucket_of(hash1(u64::from(VNI) << TENANT_VNI_SHIFT, SALT), 4);
     set(memory, bucket, 3, (1 << ROOT_LEVELS_SHIFT | ROOT_SIMPLE) as u64 | 112);
     set(memory, bucket, 6, GATEWAY_MAC & 0xffff_ffff);
-    set(memory, bucket, 0, (VNI as u64) << TENANT_VNI_SHIFT | TENANT_VALID | 1 << TENANT_ID_SHIFT | GATEWAY_MAC >> 32);
-    set(memory, 1025, 0, VNI as u64);
+    set(
+        memory,
+        bucket,
+        0,
+        u64::from(VNI) << TENANT_VNI_SHIFT | TENANT_VALID | 1 << TENANT_ID_SHIFT | GATEWAY_MAC >> 32,
+    );
+    set(memory, 1025, 0, u64::from(VNI));
     for nc in [NC_A, NC_B] {
-        word_entry(memory, 32, (VNI as u64) << 40 | (nc as u64) << 8 | MEMBER_V4, 0);
+        word_entry(memory, 32, u64::from(VNI) << 40 | (nc as u64) << 8 | MEMBER_V4, 0);
     }
     word_entry(memory, 64, (NC_A as u64) << WORD_NC4_SHIFT, 1);
     word_entry(memory, 64, (NC_B as u64) << WORD_NC4_SHIFT, 2);
@@ -70,7 +75,7 @@ pub fn build(memory: &Arc<BpfMemory>, options: u64) {
     }
     set(memory, 112, 3, 0xffff_ffff);
     // VM B: id 9, NC 2.
-    let key = (VNI as u64) << VM4_VNI_SHIFT | (VM_B as u64) << VM4_ADDR_SHIFT;
+    let key = u64::from(VNI) << VM4_VNI_SHIFT | (VM_B as u64) << VM4_ADDR_SHIFT;
     let line = 48 + bucket_of(hash1(key, SALT), 4);
     let (v0, v1, v2) = ((MAC_B >> 16) as u32, ((MAC_B as u32) << 16), 9 << 24 | 2 << 4);
     set(memory, line, 3, v0 as u64 | (v1 as u64) << 32);
@@ -144,7 +149,7 @@ fn ipv4(src: u32, dst: u32, ttl: u8, payload: usize) -> Vec<u8> {
 }
 
 /// A VXLAN packet from VM A on NC A to `dst`, with a UDP payload of `bytes` bytes.
-pub fn packet(src_nc: u32, vni: u32, dst: u32, bytes: usize) -> Vec<u8> {
+pub fn packet(src_nc: u32, vni: Vni, dst: u32, bytes: usize) -> Vec<u8> {
     let mut inner = vec![2, 0xff, 0, 0, 0, 1, 2, 0, 0, 0, 0, 0x0a, 8, 0];
     inner.extend(ipv4(VM_A, dst, 64, 8 + bytes));
     inner.extend([0x12, 0x34, 0, 53, 0, 0, 0, 0]);
@@ -157,7 +162,7 @@ pub fn packet(src_nc: u32, vni: u32, dst: u32, bytes: usize) -> Vec<u8> {
     frame.extend([0xc0, 0, 0x12, 0xb5]);
     frame.extend(((16 + inner.len()) as u16).to_be_bytes());
     frame.extend([0, 0, 8, 0, 0, 0]);
-    frame.extend((vni << 8).to_be_bytes());
+    frame.extend((vni.0 << 8).to_be_bytes());
     frame.extend(inner);
     frame
 }

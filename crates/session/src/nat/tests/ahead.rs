@@ -7,10 +7,10 @@ use memory::testing::prefetched;
 #[test]
 fn a_vms_ports_are_asked_for_where_they_lie() {
     let t = Translator::new(77);
-    t.configure(&spec(vec![pool(0, 8)], vec![snat(7), snat(8)]));
+    t.configure(&spec(vec![pool(0, 8)], vec![snat(Vni(7)), snat(Vni(8))]));
     let mut candidates = 0;
     for n in 1..60 {
-        let f = Flow { proto: [1, 6, 17][usize::from(n) % 3], ..flow(7 + u32::from(n) % 2, n, 1000) };
+        let f = Flow { proto: [1, 6, 17][usize::from(n) % 3], ..flow(Vni(7 + u32::from(n) % 2), n, 1000) };
         for p in 0..u16::from(n) {
             t.outbound(&Flow { vm_port: 1000 + p, ..f }, 0).unwrap();
         }
@@ -35,5 +35,5 @@ fn a_vms_ports_are_asked_for_where_they_lie() {
     }
     assert!(candidates > 80, "{candidates} of 118 entries lie where they are asked for");
     // A protocol without ports has none.
-    assert!(prefetched(|| t.prefetch(7, 47, u32::from(vm(1)), 1)).is_empty());
+    assert!(prefetched(|| t.prefetch(Vni(7), 47, u32::from(vm(1)), 1)).is_empty());
 }

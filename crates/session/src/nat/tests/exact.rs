@@ -13,11 +13,15 @@ const SHARED: u32 = 0xcb00_7100;
 fn elastic() -> NatSpec {
     let forward = |protocol, first, last, vm_port| Forward { protocol, first, last, vm_addr: vm(6).into(), vm_port };
     let list = vec![forward(Protocol::Tcp, 8000, 8009, 80), forward(Protocol::Udp, 500, 500, 1500)];
-    let mut s = spec(vec![pool(0, 4), PoolSpec { name: "other".into(), ..pool(16, 1) }], vec![snat(7)]);
+    let mut s = spec(vec![pool(0, 4), PoolSpec { name: "other".into(), ..pool(16, 1) }], vec![snat(Vni(7))]);
     s.elastics = vec![
-        ElasticSpec { addr: OWN, vni: 7, usage: ElasticUse::Vm(vm(5).into()) },
-        ElasticSpec { addr: SHARED, vni: 7, usage: ElasticUse::Forwards(list) },
-        ElasticSpec { addr: SHARED + 2, vni: 9, usage: ElasticUse::Forwards(vec![forward(Protocol::Tcp, 1, 1, 1)]) },
+        ElasticSpec { addr: OWN, vni: Vni(7), usage: ElasticUse::Vm(vm(5).into()) },
+        ElasticSpec { addr: SHARED, vni: Vni(7), usage: ElasticUse::Forwards(list) },
+        ElasticSpec {
+            addr: SHARED + 2,
+            vni: Vni(9),
+            usage: ElasticUse::Forwards(vec![forward(Protocol::Tcp, 1, 1, 1)]),
+        },
     ];
     s
 }
@@ -30,7 +34,7 @@ fn end(addr: u32, port: u16) -> PublicEndpoint {
 fn who_translates_an_endpoint_is_known_to_the_port() {
     let t = Translator::new(1);
     let owner = |t: &Translator, addr, port, proto| t.config().owner(end(addr, port), proto);
-    t.configure(&spec(vec![pool(0, 4)], vec![snat(7)]));
+    t.configure(&spec(vec![pool(0, 4)], vec![snat(Vni(7))]));
     assert_eq!(owner(&t, OWN, 8000, 6), Owner::Snat, "nothing is elastic");
     t.configure(&elastic());
     for (addr, port, proto, want) in [
@@ -52,7 +56,7 @@ fn who_translates_an_endpoint_is_known_to_the_port() {
     }
     let six = PublicEndpoint { addr: Ipv6Addr::LOCALHOST.into(), port: 8000 };
     assert_eq!(t.config().owner(six, 6), Owner::None);
-    assert_eq!([6, 7, 8, 9].map(|vni| t.config().serves(vni)), [false, true, false, true]);
+    assert_eq!([6, 7, 8, 9].map(|vni| t.config().serves(Vni(vni))), [false, true, false, true]);
     // Addresses and pools, one below and one above each range.
     let kinds: Vec<Option<usize>> = [SHARED - 1, SHARED, SHARED + 3, SHARED + 4, SHARED + 15, SHARED + 16, SHARED + 17]
         .iter()
@@ -63,21 +67,28 @@ fn who_translates_an_endpoint_is_known_to_the_port() {
     // Its own address is for no Snat, and another pool is for no VPC that does not name it.
     let may = |vni, addr| t.config().snat_may_use(vni, addr);
     assert_eq!(
-        [may(7, SHARED), may(7, OWN), may(7, SHARED + 3), may(7, SHARED + 16), may(9, SHARED), may(8, SHARED)],
+        [
+            may(Vni(7), SHARED),
+            may(Vni(7), OWN),
+            may(Vni(7), SHARED + 3),
+            may(Vni(7), SHARED + 16),
+            may(Vni(9), SHARED),
+            may(Vni(8), SHARED)
+        ],
         [true, false, true, false, false, false]
     );
     let own = |vni, n| t.config().has_own_address(&flow(vni, n, 1));
-    assert_eq!([own(7, 5), own(7, 6), own(8, 5)], [true, false, false]);
-    assert!(!t.config().has_own_address(&Flow { vm_addr: Ipv6Addr::LOCALHOST.into(), ..flow(7, 5, 1) }));
+    assert_eq!([own(Vni(7), 5), own(Vni(7), 6), own(Vni(8), 5)], [true, false, false]);
+    assert!(!t.config().has_own_address(&Flow { vm_addr: Ipv6Addr::LOCALHOST.into(), ..flow(Vni(7), 5, 1) }));
 }
 
 #[test]
 fn a_forward_leads_both_ways_to_the_port() {
     let t = Translator::new(1);
     t.configure(&elastic());
-    let fixed = |proto, n: u8, port| t.config().fixed(7, proto, vm(n).into(), port);
+    let fixed = |proto, n: u8, port| t.config().fixed(Vni(7), proto, vm(n).into(), port);
     let target =
-        |addr, proto, port| t.config().fixed_target(addr, proto, port).map(|to| (to.vni, to.vm_addr, to.vm_port));
+        |addr, proto, port| t.config().fixed_target(addr, proto, port).map(|to| (to.vni.0, to.vm_addr, to.vm_port));
     let to = |n: u8, port| Some((7, IpAddr::V4(vm(n)), port));
     assert_eq!(
         [79, 80, 84, 89, 90].map(|port| fixed(6, 6, port)),
@@ -100,10 +111,10 @@ fn a_forward_leads_both_ways_to_the_port() {
         (Some((OWN, 0)), Some((OWN, 77)), to(5, 0), to(5, 77))
     );
     assert_eq!(
-        (fixed(6, 7, 80), target(SHARED + 3, 6, 8000), t.config().fixed(8, 6, vm(6).into(), 80)),
+        (fixed(6, 7, 80), target(SHARED + 3, 6, 8000), t.config().fixed(Vni(8), 6, vm(6).into(), 80)),
         (None, None, None)
     );
-    assert_eq!(t.config().fixed(9, 6, vm(6).into(), 1), Some((SHARED + 2, 1)));
+    assert_eq!(t.config().fixed(Vni(9), 6, vm(6).into(), 1), Some((SHARED + 2, 1)));
 }
 
 /// A session goes on if its endpoint is the one that the configuration fixes, or Snat may use its address; of IPv6 if its source is the VPC's and
@@ -113,7 +124,7 @@ fn a_session_is_judged_by_vm_and_public_endpoint() {
     let prefix = 0x2001_0db8_u128 << 96;
     let mut s = elastic();
     s.snats[0].ipv6 = vec![(prefix + 16, prefix + 31)];
-    s.snats.push(SnatSpec { pools: vec![1], ipv6: vec![(prefix + 64, prefix + 64)], ..snat(8) });
+    s.snats.push(SnatSpec { pools: vec![1], ipv6: vec![(prefix + 64, prefix + 64)], ..snat(Vni(8)) });
     let t = Translator::new(1);
     t.configure(&s);
     let four = |vni, n, port, public, public_port| Binding {
@@ -129,26 +140,26 @@ fn a_session_is_judged_by_vm_and_public_endpoint() {
     };
     let mixed = Binding {
         public: PublicEndpoint { addr: (Ipv6Addr::from(prefix + 16)).into(), port: 5 },
-        ..four(7, 1, 5, SHARED, 5)
+        ..four(Vni(7), 1, 5, SHARED, 5)
     };
     for (n, (b, want)) in [
-        (four(7, 5, 77, OWN, 77), true),
-        (four(7, 5, 77, OWN, 78), false),
-        (four(7, 4, 77, OWN, 77), false),
-        (four(7, 4, 77, SHARED, 5000), true),
-        (four(7, 4, 77, SHARED + 16, 5000), false),
-        (four(8, 4, 77, SHARED + 16, 5000), true),
-        (four(8, 4, 77, SHARED, 5000), false),
-        (four(9, 6, 1, SHARED + 2, 1), true),
-        (four(9, 6, 1, SHARED + 2, 2), false),
-        (six(7, 16, 16), true),
-        (six(7, 31, 31), true),
-        (six(7, 15, 15), false),
-        (six(7, 32, 32), false),
-        (six(7, 16, 17), false),
-        (six(8, 16, 16), false),
-        (six(8, 64, 64), true),
-        (six(8, 65, 65), false),
+        (four(Vni(7), 5, 77, OWN, 77), true),
+        (four(Vni(7), 5, 77, OWN, 78), false),
+        (four(Vni(7), 4, 77, OWN, 77), false),
+        (four(Vni(7), 4, 77, SHARED, 5000), true),
+        (four(Vni(7), 4, 77, SHARED + 16, 5000), false),
+        (four(Vni(8), 4, 77, SHARED + 16, 5000), true),
+        (four(Vni(8), 4, 77, SHARED, 5000), false),
+        (four(Vni(9), 6, 1, SHARED + 2, 1), true),
+        (four(Vni(9), 6, 1, SHARED + 2, 2), false),
+        (six(Vni(7), 16, 16), true),
+        (six(Vni(7), 31, 31), true),
+        (six(Vni(7), 15, 15), false),
+        (six(Vni(7), 32, 32), false),
+        (six(Vni(7), 16, 17), false),
+        (six(Vni(8), 16, 16), false),
+        (six(Vni(8), 64, 64), true),
+        (six(Vni(8), 65, 65), false),
         (mixed, false),
     ]
     .into_iter()
@@ -177,13 +188,13 @@ fn a_pool_has_the_whole_chunks_of_its_range() {
         let t = Translator::new(1);
         t.configure(&spec(
             vec![PoolSpec { ports: (first, last), ..pool(0, 3) }],
-            vec![SnatSpec { ports_max: 1 << 40, ..snat(7) }],
+            vec![SnatSpec { ports_max: 1 << 40, ..snat(Vni(7)) }],
         ));
         let usage = &t.pool_use()[0];
         assert_eq!((usage.addresses, usage.ports), (3, 3 * 64 * chunks.len() as u64), "{first} to {last}");
         if chunks.len() < 8 {
             let mut seen: Vec<u16> =
-                (0..100).map_while(|n| t.outbound(&flow(7, n, 1), 0).ok()).map(|e| e.port / 64).collect();
+                (0..100).map_while(|n| t.outbound(&flow(Vni(7), n, 1), 0).ok()).map(|e| e.port / 64).collect();
             seen.sort_unstable();
             let want: Vec<u16> = chunks.flat_map(|c| [c, c, c]).collect();
             assert_eq!(seen, want, "{first} to {last}");
@@ -195,27 +206,27 @@ fn a_pool_has_the_whole_chunks_of_its_range() {
 #[test]
 fn chunks_are_given_in_turn() {
     let t = Translator::new(1);
-    t.configure(&spec(vec![PoolSpec { ports: (1024, 1024 + 511), ..pool(0, 1) }], vec![snat(7)]));
-    let draw = |n| Binding { flow: flow(7, n, 1), public: t.outbound(&flow(7, n, 1), 0).unwrap() };
+    t.configure(&spec(vec![PoolSpec { ports: (1024, 1024 + 511), ..pool(0, 1) }], vec![snat(Vni(7))]));
+    let draw = |n| Binding { flow: flow(Vni(7), n, 1), public: t.outbound(&flow(Vni(7), n, 1), 0).unwrap() };
     let chunk = |b: &Binding| b.public.port / 64;
     let first: Vec<Binding> = (1..4).map(draw).collect();
     assert_eq!(first.iter().map(chunk).collect::<Vec<_>>(), [16, 17, 18]);
     first[..2].iter().for_each(|b| t.undo(b, 0));
     let next: Vec<u16> = (4..11).map(|n| chunk(&draw(n))).collect();
     assert_eq!(next, [19, 20, 21, 22, 23, 16, 17]);
-    assert_eq!(t.outbound(&flow(7, 12, 1), 0), Err(Refusal::PoolDry));
+    assert_eq!(t.outbound(&flow(Vni(7), 12, 1), 0), Err(Refusal::PoolDry));
 }
 
 #[test]
 fn a_vm_uses_what_a_forward_has_left_and_forgets_what_it_may_not_use() {
     let forward = Forward { protocol: Protocol::Udp, first: 1024, last: 1055, vm_addr: vm(9).into(), vm_port: 1 };
-    let mut s = spec(vec![PoolSpec { ports: (1024, 1279), ..pool(0, 1) }, pool(8, 1)], vec![snat(7)]);
-    s.elastics = vec![ElasticSpec { addr: SHARED, vni: 7, usage: ElasticUse::Forwards(vec![forward]) }];
+    let mut s = spec(vec![PoolSpec { ports: (1024, 1279), ..pool(0, 1) }, pool(8, 1)], vec![snat(Vni(7))]);
+    s.elastics = vec![ElasticSpec { addr: SHARED, vni: Vni(7), usage: ElasticUse::Forwards(vec![forward]) }];
     let t = Translator::new(1);
     t.configure(&s);
     let ports = |from: u16, n: u16| {
         (from..from + n)
-            .map(|p| t.outbound(&flow(7, 1, p), 0).unwrap().port)
+            .map(|p| t.outbound(&flow(Vni(7), 1, p), 0).unwrap().port)
             .collect::<std::collections::BTreeSet<u16>>()
     };
     assert_eq!(ports(100, 32), (1056..1088).collect());
@@ -240,20 +251,23 @@ fn a_vm_uses_what_a_forward_has_left_and_forgets_what_it_may_not_use() {
 #[test]
 fn an_address_gives_a_chunk_to_one_owner() {
     let a = Address::new(OWN, Vec::new(), None);
-    let owner = owner_word(0xff_ffff, 0xffff_ffff);
+    let owner = owner_word(Vni(0xff_ffff), 0xffff_ffff);
     assert_eq!(
-        (owner_of(owner), owner_of(owner_word(7, 5)), owner_of(owner_word(0, 0)), owner_of(0)),
-        (Some((0xff_ffff, u32::MAX)), Some((7, 5)), Some((0, 0)), None)
+        (owner_of(owner), owner_of(owner_word(Vni(7), 5)), owner_of(owner_word(Vni(0), 0)), owner_of(0)),
+        (Some((Vni(0xff_ffff), u32::MAX)), Some((Vni(7), 5)), Some((Vni(0), 0)), None)
     );
     assert_eq!((a.owner(3), a.held()), (None, 0));
-    assert!(a.take(3, owner) && !a.take(3, owner_word(7, 5)) && a.take(1023, owner_word(7, 5)));
-    assert_eq!((a.owner(3), a.owner(4), a.owner(1023), a.held()), (Some((0xff_ffff, u32::MAX)), None, Some((7, 5)), 2));
+    assert!(a.take(3, owner) && !a.take(3, owner_word(Vni(7), 5)) && a.take(1023, owner_word(Vni(7), 5)));
+    assert_eq!(
+        (a.owner(3), a.owner(4), a.owner(1023), a.held()),
+        (Some((Vni(0xff_ffff), u32::MAX)), None, Some((Vni(7), 5)), 2)
+    );
     a.give_back(3);
     a.give_back(3);
     assert_eq!((a.owner(3), a.held()), (None, 1), "once");
     // What is in use outlives the configuration.
     let again = Address::new(OWN, Vec::new(), Some(&a));
-    assert_eq!((again.held(), again.owner(1023)), (1, Some((7, 5))));
+    assert_eq!((again.held(), again.owner(1023)), (1, Some((Vni(7), 5))));
     // A group is whole and begins at a multiple of its size; where there is none, one chunk.
     let a = Address::new(OWN, Vec::new(), None);
     let group = |range, count| {
@@ -268,10 +282,13 @@ fn an_address_gives_a_chunk_to_one_owner() {
     assert_eq!((group((5, 16), 2), a.held()), ((false, vec![]), 11));
     // One of a group is another's: nothing of it stays taken.
     let a = Address::new(OWN, Vec::new(), None);
-    assert!(a.take(2, owner_word(7, 5)));
+    assert!(a.take(2, owner_word(Vni(7), 5)));
     let mut out = Vec::new();
     assert!(a.take_group((0, 8), 4, Protocol::Udp, owner, &mut out));
-    assert_eq!((out, a.held(), a.owner(0), a.owner(1), a.owner(2)), (vec![4, 5, 6, 7], 5, None, None, Some((7, 5))));
+    assert_eq!(
+        (out, a.held(), a.owner(0), a.owner(1), a.owner(2)),
+        (vec![4, 5, 6, 7], 5, None, None, Some((Vni(7), 5)))
+    );
     // Ports that forwards need.
     let forward = |protocol, first, last| Forward { protocol, first, last, vm_addr: 1, vm_port: 1 };
     let a = Address::new(OWN, vec![forward(Protocol::Udp, 64, 66), forward(Protocol::Tcp, 127, 128)], None);
@@ -318,7 +335,7 @@ fn limits_of_a_vpc_are_reached_exactly() {
 fn a_reused_port_is_taken_for_one_destination() {
     let reused = Reused::new(Mix(7));
     let side = Side { public: OWN, remote: 0x0808_0808, proto: 17, remote_port: 53 };
-    let user = (7, 5, 1000);
+    let user = (Vni(7), 5, 1000);
     let take = |side: Side, ports, mixed| reused.take(side, ports, mixed, user, |_| true);
     // From the place that is chosen, all around.
     assert_eq!([3u64, 9, 13].map(|n| take(side, (2000, 2009), n << 32)), [Some(2003), Some(2009), Some(2004)]);
@@ -338,7 +355,7 @@ fn a_reused_port_is_taken_for_one_destination() {
         assert_eq!(take(other, (2003, 2003), 0), Some(2003), "{other:?}");
     }
     // Whose it is.
-    let strangers = [(8, 5, 1000), (7, 6, 1000), (7, 5, 1001)];
+    let strangers = [(Vni(8), 5, 1000), (Vni(7), 6, 1000), (Vni(7), 5, 1001)];
     for stranger in strangers {
         assert!(!reused.uses(side, 2003, stranger) && !reused.release(side, 2003, stranger));
         assert_eq!(reused.restore(side, 2003, stranger), None);

@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A VM's port: VPC, VM, protocol, port.
-type Port = (u32, u32, u8, u16);
+type Port = (Vni, u32, u8, u16);
 
 #[derive(Clone, Copy, Debug)]
 struct Mapping {
@@ -29,7 +29,7 @@ fn tick(ns: u64) -> u64 {
 struct Twin {
     mappings: BTreeMap<Port, Mapping>,
     /// When VMs with idle mappings are looked at.
-    looks: BTreeMap<(u32, u32), u64>,
+    looks: BTreeMap<(Vni, u32), u64>,
 }
 
 fn word(addr: IpAddr) -> u32 {
@@ -40,7 +40,7 @@ fn word(addr: IpAddr) -> u32 {
 }
 
 fn port_of(f: &Flow) -> Port {
-    (f.vni, word(f.vm_addr), f.proto, f.vm_port)
+    (Vni(f.vni.0), word(f.vm_addr), f.proto, f.vm_port)
 }
 
 impl Twin {
@@ -74,7 +74,7 @@ impl Twin {
     }
 
     fn expire(&mut self, now: u64) {
-        let due: Vec<(u32, u32)> = self.looks.iter().filter(|(_, at)| **at <= now).map(|(vm, _)| *vm).collect();
+        let due: Vec<(Vni, u32)> = self.looks.iter().filter(|(_, at)| **at <= now).map(|(vm, _)| *vm).collect();
         for vm in due {
             self.mappings.retain(|p, m| (p.0, p.1) != vm || !m.listed || m.sessions > 0 || tick(m.until) > tick(now));
             let mut left = false;
@@ -100,7 +100,7 @@ impl Twin {
             },
         );
         // Each chunk has one holder, who has mappings; and each mapping lies in a chunk of its VM.
-        let mut chunks: BTreeMap<(u32, u16), (u32, u32, [u32; 3])> = BTreeMap::new();
+        let mut chunks: BTreeMap<(u32, u16), (Vni, u32, [u32; 3])> = BTreeMap::new();
         for h in &holders {
             let pool = &s.pools[0];
             let first = u32::from(h.first);
@@ -163,7 +163,7 @@ fn random_flow(r: &mut ChaCha8Rng) -> Flow {
     Flow {
         proto,
         remote_port: r.random_range(1..4),
-        ..flow(r.random_range(1..4), r.random_range(1..6), r.random_range(1..150))
+        ..flow(Vni(r.random_range(1..4)), r.random_range(1..6), r.random_range(1..150))
     }
 }
 
@@ -172,10 +172,10 @@ fn a_history(seed: u64, block: u16) {
     // The first and the last chunk of the range are not whole.
     let wide = PoolSpec { ports: (1025, 9000), block, ..pool(0, 6) };
     let open = |vni| SnatSpec {
-        filtering: if vni == 2 { Filtering::AddressAndPortDependent } else { Filtering::EndpointIndependent },
+        filtering: if vni == Vni(2) { Filtering::AddressAndPortDependent } else { Filtering::EndpointIndependent },
         ..snat(vni)
     };
-    let s = spec(vec![wide], vec![open(1), open(2), open(3)]);
+    let s = spec(vec![wide], vec![open(Vni(1)), open(Vni(2)), open(Vni(3))]);
     let mut t = Translator::new(r.random());
     t.configure(&s);
     let (mut twin, mut now, mut sessions): (Twin, u64, Vec<Binding>) = (Twin::default(), 5 * LINGER_NS, Vec::new());
@@ -223,13 +223,17 @@ fn a_history(seed: u64, block: u16) {
                     .iter()
                     .find(|(p, m)| p.2 == proto && m.public == key)
                     .map(|(p, _)| *p)
-                    .filter(|p| p.0 != 2);
-                let want = behind.map(|(vni, vm, _, vm_port)| Target { vni, vm_addr: IpAddr::V4(vm.into()), vm_port });
+                    .filter(|p| p.0 != Vni(2));
+                let want = behind.map(|(vni, vm, _, vm_port)| Target {
+                    vni: Vni(vni.0),
+                    vm_addr: IpAddr::V4(vm.into()),
+                    vm_port,
+                });
                 assert_eq!(t.inbound(public, proto), want);
                 if let Some(port) = behind {
                     twin.mappings.get_mut(&port).unwrap().sessions += 1;
                     let flow = Flow {
-                        vni: port.0,
+                        vni: Vni(port.0 .0),
                         proto: port.2,
                         vm_addr: IpAddr::V4(port.1.into()),
                         vm_port: port.3,
@@ -252,7 +256,7 @@ fn a_history(seed: u64, block: u16) {
                     assert!(
                         !other(port, b.flow) && !other(b.public, Flow { vm_port: b.flow.vm_port + 1000, ..b.flow })
                     );
-                    assert!(!other(b.public, Flow { vni: b.flow.vni % 3 + 1, ..b.flow }));
+                    assert!(!other(b.public, Flow { vni: Vni(b.flow.vni.0 % 3 + 1), ..b.flow }));
                     let outside = PublicEndpoint { addr: Ipv4Addr::new(9, 9, 9, 9).into(), ..b.public };
                     assert!(!other(outside, b.flow) && !t.judge(&Binding { public: outside, ..*b }));
                     // What was never given, given back: nothing happens.
@@ -311,7 +315,7 @@ fn reused_ports_are_counted_by_connection() {
     let mut r = ChaCha8Rng::seed_from_u64(crate::tests::seeded("reuse").0);
     let tight = PoolSpec { ports: (2000, 2005), reuse: true, ..pool(0, 2) };
     let limited = |vni| SnatSpec { ports_max: 40, vm_ports_max: 9, ..snat(vni) };
-    let s = spec(vec![tight], vec![limited(1), limited(2)]);
+    let s = spec(vec![tight], vec![limited(Vni(1)), limited(Vni(2))]);
     let mut t = Translator::new(r.random());
     t.configure(&s);
     let mut sessions: Vec<Binding> = Vec::new();
@@ -323,7 +327,7 @@ fn reused_ports_are_counted_by_connection() {
             let f = Flow {
                 proto,
                 remote_port: r.random_range(1..3),
-                ..flow(r.random_range(1..3), r.random_range(1..8), r.random_range(1..9))
+                ..flow(Vni(r.random_range(1..3)), r.random_range(1..8), r.random_range(1..9))
             };
             let of = |which: &dyn Fn(&Flow) -> bool| sessions.iter().filter(|b| which(&b.flow)).count();
             let (mine, all) = (of(&|x| (x.vni, x.vm_addr) == (f.vni, f.vm_addr)), of(&|x| x.vni == f.vni));
@@ -346,7 +350,7 @@ fn reused_ports_are_counted_by_connection() {
                     let have = [(Refusal::VmPorts, "vm"), (Refusal::TenantPorts, "tenant"), (Refusal::PoolDry, "dry")];
                     assert!(have.contains(&(why, want)), "{why:?} for {want}");
                     assert!(want != "dry" || same == 12, "{same} of 12");
-                    *refused.entry((f.vni, want)).or_default() += 1;
+                    *refused.entry((f.vni.0, want)).or_default() += 1;
                 }
             }
         } else if !sessions.is_empty() {
@@ -371,7 +375,7 @@ fn reused_ports_are_counted_by_connection() {
         let pool = &t.pool_use()[0];
         assert_eq!((pool.reused, pool.held, pool.reuse, pool.addresses), (sessions.len() as u64, 0, true, 2));
         for u in t.tenant_use() {
-            let of = |what| refused.get(&(u.vni, what)).copied().unwrap_or(0);
+            let of = |what| refused.get(&(u.vni.0, what)).copied().unwrap_or(0);
             assert_eq!((u.refused_vm, u.refused_tenant, u.refused_dry), (of("vm"), of("tenant"), of("dry")));
             let mine = sessions.iter().filter(|b| b.flow.vni == u.vni).count() as u64;
             assert_eq!((u.reused, u.ports, u.ports_max), (mine, 0, 40));
@@ -385,12 +389,12 @@ fn reused_ports_are_counted_by_connection() {
 /// To the unit of time: a mapping goes with the first look at which its time is over, and looks are a quarter of it apart.
 #[test]
 fn a_mapping_lingers_as_long_as_is_promised() {
-    let s = spec(vec![pool(0, 1)], vec![snat(7)]);
+    let s = spec(vec![pool(0, 1)], vec![snat(Vni(7))]);
     for (wait, left) in [(LINGER_NS - 2 * (1 << 24), 1), (LINGER_NS + (1 << 24), 0)] {
         for begin in [0u64, 123_456_789, 1 << 40] {
             let t = Translator::new(2);
             t.configure(&s);
-            let b = Binding { flow: flow(7, 1, 1), public: t.outbound(&flow(7, 1, 1), begin).unwrap() };
+            let b = Binding { flow: flow(Vni(7), 1, 1), public: t.outbound(&flow(Vni(7), 1, 1), begin).unwrap() };
             t.release(&b, begin);
             t.expire(begin + LINGER_NS / 4 - 1);
             assert_eq!(t.mappings(), (1, 0));
@@ -408,8 +412,8 @@ fn a_mapping_lingers_as_long_as_is_promised() {
     // A connection from the same port meanwhile has the same endpoint, and the time begins again.
     let t = Translator::new(2);
     t.configure(&s);
-    let public = t.outbound(&flow(7, 1, 1), 0).unwrap();
-    let b = Binding { flow: flow(7, 1, 1), public };
+    let public = t.outbound(&flow(Vni(7), 1, 1), 0).unwrap();
+    let b = Binding { flow: flow(Vni(7), 1, 1), public };
     t.release(&b, 0);
     assert_eq!(t.outbound(&b.flow, LINGER_NS / 2), Ok(public));
     t.expire(2 * LINGER_NS);

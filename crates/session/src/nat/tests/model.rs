@@ -42,7 +42,7 @@ impl Twin {
 
 fn random_flow(r: &mut impl Rng) -> Flow {
     let proto = [1, 6, 17][r.random_range(0..3)];
-    let mut f = flow(r.random_range(1..4), r.random_range(1..12), r.random_range(1..250));
+    let mut f = flow(Vni(r.random_range(1..4)), r.random_range(1..12), r.random_range(1..250));
     (f.proto, f.remote_port) = (proto, r.random_range(1..4));
     f
 }
@@ -84,8 +84,8 @@ fn random_operations_agree_with_the_twin() {
     let small = |ports: u16| PoolSpec { ports: (1024, 1023 + 64 * ports), block: 128, ..pool(0, 3) };
     let limited = |vni| SnatSpec { ports_max: 640, vm_ports_max: 256, ..snat(vni) };
     let specs = [
-        spec(vec![small(8)], vec![limited(1), limited(2)]),
-        spec(vec![small(6)], vec![limited(1), SnatSpec { vm_ports_max: 64, ..limited(2) }]),
+        spec(vec![small(8)], vec![limited(Vni(1)), limited(Vni(2))]),
+        spec(vec![small(6)], vec![limited(Vni(1)), SnatSpec { vm_ports_max: 64, ..limited(Vni(2)) }]),
     ];
     let mut t = Translator::new(r.random());
     let (mut twin, mut now, mut current) = (Twin::default(), 0, &specs[0]);
@@ -127,12 +127,12 @@ fn random_operations_agree_with_the_twin() {
 fn workers_on_many_threads_share_pools_without_giving_a_port_twice() {
     let t = Translator::new(11);
     let tight = PoolSpec { ports: (1024, 1023 + 64 * 40), block: 256, ..pool(0, 1) };
-    t.configure(&spec(vec![tight], vec![SnatSpec { vm_ports_max: 512, ..snat(7) }]));
+    t.configure(&spec(vec![tight], vec![SnatSpec { vm_ports_max: 512, ..snat(Vni(7)) }]));
     let work = |n: u8| {
         let (t, mut r) = (&t, ChaCha8Rng::seed_from_u64(n.into()));
         let mut held: Vec<Binding> = Vec::new();
         for now in 0..20_000 {
-            let f = flow(7, n * 16 + r.random_range(0..16) as u8, r.random_range(0..300));
+            let f = flow(Vni(7), n * 16 + r.random_range(0..16) as u8, r.random_range(0..300));
             if r.random_range(0..100) < 55 {
                 held.extend(t.outbound(&f, now).map(|public| Binding { flow: f, public }));
             } else if !held.is_empty() {

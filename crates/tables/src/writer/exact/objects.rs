@@ -13,24 +13,24 @@ fn meters_of_vms_come_and_go() {
     w.store.arena.free(Block { line: dirty, lines: 2 });
     let (t, used) = (w.tables(), w.store.arena.used());
     let step = |w: &mut Writer, vms: Vec<VmSpec>| {
-        w.commit(&of(vec![TenantChange { vm_replace: true, vm_add: vms, ..on(10) }])).unwrap();
+        w.commit(&of(vec![TenantChange { vm_replace: true, vm_add: vms, ..on(Vni(10)) }])).unwrap();
         w.settle();
-        let dump = w.dump(10).unwrap();
+        let dump = w.dump(Vni(10)).unwrap();
         dump.vms.iter().map(|vm| (vm.mac & 0xff, vm.metered, t.vm_meter(vm.id) != 0)).collect::<Vec<_>>()
     };
     assert_eq!(step(&mut w, vec![vm(1, 1), metered(vm(2, 1))]), [(1, false, false), (2, true, true)]);
     let table = w.tables.vm_meters.lines_used();
-    let (line, extra) = (t.vm_meter(w.dump(10).unwrap().vms[1].id), w.store.arena.used() - used - table);
+    let (line, extra) = (t.vm_meter(w.dump(Vni(10)).unwrap().vms[1].id), w.store.arena.used() - used - table);
     assert_eq!((extra, w.tables.vm_meters.entries(), t.meter_colors(line)), (2, 1, [0; 3]));
     assert_eq!((line, w.store.lines.at(line + 1).snapshot()), (dirty, [0; 8]), "a meter begins anew");
     t.meter(line, 100, 1);
     // On another NC, with another address: the meter and what it has counted stay.
     assert_eq!(step(&mut w, vec![vm(1, 1), metered(vm(2, 2))]), [(1, false, false), (2, true, true)]);
-    assert_eq!((t.vm_meter(w.dump(10).unwrap().vms[1].id), t.meter_colors(line)), (line, [1, 0, 0]));
+    assert_eq!((t.vm_meter(w.dump(Vni(10)).unwrap().vms[1].id), t.meter_colors(line)), (line, [1, 0, 0]));
     let mut other = metered(vm(2, 2));
     other.meter.as_mut().unwrap().bytes.committed_rate += 1;
     assert_eq!(step(&mut w, vec![metered(vm(1, 1)), other.clone()]), [(1, true, true), (2, true, true)]);
-    assert_ne!(t.vm_meter(w.dump(10).unwrap().vms[1].id), line);
+    assert_ne!(t.vm_meter(w.dump(Vni(10)).unwrap().vms[1].id), line);
     assert_eq!((w.store.arena.used() - used - table, w.tables.vm_meters.entries()), (4, 2));
     // A meter without rates is one too.
     let mut idle = metered(vm(3, 1));
@@ -40,8 +40,8 @@ fn meters_of_vms_come_and_go() {
     assert_eq!(step(&mut w, vec![metered(vm(1, 1)), vm(2, 2)]), [(1, true, true), (2, false, false)]);
     assert_eq!(step(&mut w, vec![vm(2, 2)]), [(2, false, false)]);
     assert_eq!((w.store.arena.used(), w.tables.vm_meters.entries()), (used + table, 0));
-    w.commit(&of(vec![new(20, vec![metered(vm(1, 1))]), TenantChange { delete: true, ..on(10) }])).unwrap();
-    w.commit(&of(vec![TenantChange { delete: true, ..on(20) }])).unwrap();
+    w.commit(&of(vec![new(Vni(20), vec![metered(vm(1, 1))]), TenantChange { delete: true, ..on(Vni(10)) }])).unwrap();
+    w.commit(&of(vec![TenantChange { delete: true, ..on(Vni(20)) }])).unwrap();
     w.settle();
     assert_eq!((w.tables.vm_meters.entries(), w.tables.vm4.entries(), w.tables.vm6.entries(), w.vms), (0, 0, 0, 0));
 }
@@ -53,15 +53,15 @@ fn ids_lie_where_addresses_look() {
     let both = VmSpec { ipv6: Some(0x2001 << 112 | 99), ..vm(7, 1) };
     let later = VmSpec { ipv4: None, ipv6: Some(0x2001 << 112 | 98), more: vec![v4(0x0a00_0055)], ..vm(8, 1) };
     let two = VmSpec { more: vec![v6(0x2001 << 112 | 97)], ..vm6(9, 1) };
-    w.commit(&of(vec![new(20, vec![both, later, two, vm(10, 1), vm6(11, 1)])])).unwrap();
+    w.commit(&of(vec![new(Vni(20), vec![both, later, two, vm(10, 1), vm6(11, 1)])])).unwrap();
     let (groups, salt) = (w.store.root.get(root!(vm_groups)) as u32, w.store.salt);
     assert_eq!(groups, 8192);
     let four = |a: u32| hash1(20 << 40 | u64::from(a) << 8, salt);
     let six = |n: u64| hash3(20, 0x2001 << 48, n, salt);
     let want = [four(0x0a00_0007), four(0x0a00_0055), six(9), four(0x0a00_000a), six(11)].map(|h| bucket_of(h, groups));
-    assert_eq!(w.dump(20).unwrap().vms.iter().map(|vm| vm.id / 8).collect::<Vec<_>>(), want);
+    assert_eq!(w.dump(Vni(20)).unwrap().vms.iter().map(|vm| vm.id / 8).collect::<Vec<_>>(), want);
     let vpcs = w.store.root.get(root!(tenant_groups)) as u32;
-    let id = w.tenants[&20].id;
+    let id = w.tenants[&Vni(20)].id;
     assert_eq!((vpcs, id / 8), (512, bucket_of(hash1(20 << 40, salt), vpcs)));
 }
 

@@ -19,11 +19,11 @@ fn what_was_above_shows_again() {
     ];
     w.commit(&of(vec![TenantChange {
         routes: RoutesChange::Replace(many4.chain(many6).chain(above).collect()),
-        ..on(10)
+        ..on(Vni(10))
     }]))
     .unwrap();
     let scope = |a: IpAddr| {
-        let tenant = t.tenant(10).unwrap();
+        let tenant = t.tenant(Vni(10)).unwrap();
         match a {
             IpAddr::V4(a) => t.route4(tenant.root4(), a.to_bits()) >> 28,
             IpAddr::V6(a) => t.route6(tenant.root6(), halves(a.to_bits())) >> 28,
@@ -32,10 +32,10 @@ fn what_was_above_shows_again() {
     let (a, b, c) = (v4(0x1000_0401), v6(0x3000 << 112 | 3 << 70 | 9), v6(0x3000 << 112 | 5 << 70 | 9));
     assert_eq!([a, b, c].map(scope), [SCOPE_LINE, SCOPE_LINE, SCOPE_LOCAL]);
     let mut step = |remove: Vec<Prefix>, add: Vec<Route>| {
-        let report = w.commit(&of(vec![TenantChange { routes: delta(remove, add), ..on(10) }])).unwrap();
+        let report = w.commit(&of(vec![TenantChange { routes: delta(remove, add), ..on(Vni(10)) }])).unwrap();
         w.settle();
-        let lines = w.tenants[&10].tree_lines;
-        let roots = w.tenants[&10].roots;
+        let lines = w.tenants[&Vni(10)].tree_lines;
+        let roots = w.tenants[&Vni(10)].roots;
         let mut count = [0; 2];
         crate::tree::walk_all::<u32>(&w.store.lines, crate::tree::Top::of_root(roots as u32), &mut |b| {
             count[0] += b.lines;
@@ -81,8 +81,8 @@ fn what_was_above_shows_again() {
             .collect();
         step(gone, vec![]);
     }
-    assert!(w.tenants[&10].tree_lines[0] <= 4, "{:?}", w.tenants[&10].tree_lines);
-    assert_eq!(w.tenants[&10].routes4.len(), 5);
+    assert!(w.tenants[&Vni(10)].tree_lines[0] <= 4, "{:?}", w.tenants[&Vni(10)].tree_lines);
+    assert_eq!(w.tenants[&Vni(10)].routes4.len(), 5);
 }
 
 /// Whether ROOT_SIMPLE survives: a route of another scope inside a local one is what it must not hide.
@@ -113,7 +113,7 @@ fn a_default_route_is_above_all_others() {
     let many4 = (0..100u32).map(|i| route(0x1000_0000 + (i << 10), 24, Target::Local));
     let many6 = (0..100u128).map(|i| six(0x3000 << 112 | i << 70, 64, Target::Local));
     let whole = RoutesChange::Replace(many4.chain(many6).collect());
-    let bare = TenantChange { vm_replace: true, routes: whole.clone(), ..on(10) };
+    let bare = TenantChange { vm_replace: true, routes: whole.clone(), ..on(Vni(10)) };
     let default = [route(0, 0, Target::Local), six(0, 0, Target::Local)];
     let outside = [route(0x2000_0000, 24, Target::Line), six(0x4000 << 112, 48, Target::Line)];
     let inside = [route(0x1000_0410, 28, Target::Line), six(0x3000 << 112 | 5 << 70 | 9, 128, Target::Line)];
@@ -122,9 +122,9 @@ fn a_default_route_is_above_all_others() {
         w.settle();
         w.commit(&of(vec![bare.clone()])).unwrap();
         for add in changes {
-            w.commit(&of(vec![TenantChange { routes: delta(vec![], add.to_vec()), ..on(10) }])).unwrap();
+            w.commit(&of(vec![TenantChange { routes: delta(vec![], add.to_vec()), ..on(Vni(10)) }])).unwrap();
         }
-        let roots = w.tenants[&10].roots;
+        let roots = w.tenants[&Vni(10)].roots;
         [roots as u32, (roots >> 32) as u32].map(|r| r & ROOT_SIMPLE != 0)
     };
     assert_eq!((simple(&[]), simple(&[&default]), simple(&[&outside])), ([true; 2], [true; 2], [true; 2]));
@@ -180,21 +180,21 @@ fn a_sparse_tree_is_built_anew() {
         let mut left: Vec<u32> = (0..if f == 0 { 5000 } else { 2500 }).collect();
         let default = Prefix::new_assert(if f == 0 { v4(0) } else { v6(0) }, 0);
         let whole = left.iter().map(|i| one(*i)).chain([Route { prefix: default, target: Target::Local }]).collect();
-        w.commit(&of(vec![TenantChange { routes: RoutesChange::Replace(whole), ..on(10) }])).unwrap();
-        let (mut before, mut anew) = (w.tenants[&10].tree_lines[f], 0);
+        w.commit(&of(vec![TenantChange { routes: RoutesChange::Replace(whole), ..on(Vni(10)) }])).unwrap();
+        let (mut before, mut anew) = (w.tenants[&Vni(10)].tree_lines[f], 0);
         while left.len() > 50 {
             let gone: Vec<u32> = left.iter().copied().step_by(10).take(left.len() / 10).collect();
             left.retain(|i| !gone.contains(i));
             let remove = gone.iter().map(|i| one(*i).prefix).collect();
-            w.commit(&of(vec![TenantChange { routes: delta(remove, vec![]), ..on(10) }])).unwrap();
+            w.commit(&of(vec![TenantChange { routes: delta(remove, vec![]), ..on(Vni(10)) }])).unwrap();
             w.settle();
-            let (lines, routes) = (w.tenants[&10].tree_lines, left.len() + 1);
-            assert_eq!((lines, w.store.arena.used()), (walked(&w, 10), empty + lines[f]));
+            let (lines, routes) = (w.tenants[&Vni(10)].tree_lines, left.len() + 1);
+            assert_eq!((lines, w.store.arena.used()), (walked(&w, Vni(10)), empty + lines[f]));
             let dense = if f == 0 { dense4(routes) } else { dense6(routes) };
             assert!(lines[f] as usize <= 2 * dense + 64, "{} lines for {routes} routes", lines[f]);
             anew += u32::from(lines[f] * 3 < before * 2);
             before = lines[f];
-            let tenant = t.tenant(10).unwrap();
+            let tenant = t.tenant(Vni(10)).unwrap();
             let scope = |i: u32| match one(i).prefix.addr() {
                 IpAddr::V4(a) => t.route4(tenant.root4(), a.to_bits() + 9) >> 28,
                 IpAddr::V6(a) => t.route6(tenant.root6(), (halves(a.to_bits()).0, 9)) >> 28,
@@ -237,23 +237,32 @@ fn whole_sets_are_compared_with_what_was_taken_over() {
         (vec![], vec![], [true, true]),
     ] {
         let mut w = attach(w_with(old.clone())).unwrap();
-        let before = [0, 1].map(|f| w.tenants[&10].top(f));
-        w.commit(&of(vec![TenantChange { routes: RoutesChange::Replace(new.clone()), ..on(10) }])).unwrap();
+        let before = [0, 1].map(|f| w.tenants[&Vni(10)].top(f));
+        w.commit(&of(vec![TenantChange { routes: RoutesChange::Replace(new.clone()), ..on(Vni(10)) }])).unwrap();
         w.settle();
-        assert_eq!([0, 1].map(|f| w.tenants[&10].top(f) == before[f]), same, "{} then {} routes", old.len(), new.len());
-        let fresh = w_with(new);
-        assert_eq!(w.intervals(10), fresh.intervals(10));
         assert_eq!(
-            (w.tenants[&10].tree_lines, w.tenants[&10].lengths),
-            (fresh.tenants[&10].tree_lines, fresh.tenants[&10].lengths)
+            [0, 1].map(|f| w.tenants[&Vni(10)].top(f) == before[f]),
+            same,
+            "{} then {} routes",
+            old.len(),
+            new.len()
         );
-        assert_eq!((w.store.arena.used(), w.tenants[&10].tree_lines), (fresh.store.arena.used(), walked(&w, 10)));
+        let fresh = w_with(new);
+        assert_eq!(w.intervals(Vni(10)), fresh.intervals(Vni(10)));
+        assert_eq!(
+            (w.tenants[&Vni(10)].tree_lines, w.tenants[&Vni(10)].lengths),
+            (fresh.tenants[&Vni(10)].tree_lines, fresh.tenants[&Vni(10)].lengths)
+        );
+        assert_eq!(
+            (w.store.arena.used(), w.tenants[&Vni(10)].tree_lines),
+            (fresh.store.arena.used(), walked(&w, Vni(10)))
+        );
     }
     // All routes of a high tree go by paths: what is left says nothing, as no tree does.
     let mut w = w_with(vec![]);
     w.commit(&of(vec![TenantChange {
         routes: RoutesChange::Replace((0..100).map(|i| route(i << 20, 24, Target::Line)).collect()),
-        ..on(10)
+        ..on(Vni(10))
     }]))
     .unwrap();
     w.settle();
@@ -262,21 +271,22 @@ fn whole_sets_are_compared_with_what_was_taken_over() {
         last: u32::MAX,
         intervals: vec![crate::intervals::Interval { upper: u32::MAX, value: 0 }],
     };
-    let top = w.tenants[&10].top(0);
+    let top = w.tenants[&Vni(10)].top(0);
     let zero = w.forest().edit(top, &[edit]).unwrap();
     assert_eq!(zero.levels, 3);
     w.store.retired.drain(..).for_each(|b| w.store.arena.free(b));
-    w.set_roots(10, u64::from(zero.root_bits()));
+    w.set_roots(Vni(10), u64::from(zero.root_bits()));
     let mut w = attach(w).unwrap();
-    w.commit(&of(vec![TenantChange { routes: RoutesChange::Replace(vec![]), ..on(10) }])).unwrap();
-    assert_eq!(w.tenants[&10].top(0), zero);
-    assert!(w.intervals(10).is_empty());
+    w.commit(&of(vec![TenantChange { routes: RoutesChange::Replace(vec![]), ..on(Vni(10)) }])).unwrap();
+    assert_eq!(w.tenants[&Vni(10)].top(0), zero);
+    assert!(w.intervals(Vni(10)).is_empty());
 }
 
 /// The small writer, VPC 10 with these routes.
 fn w_with(routes: Vec<Route>) -> Writer {
     let mut w = small();
-    w.commit(&of(vec![TenantChange { routes: RoutesChange::Replace(routes), vm_replace: true, ..on(10) }])).unwrap();
+    w.commit(&of(vec![TenantChange { routes: RoutesChange::Replace(routes), vm_replace: true, ..on(Vni(10)) }]))
+        .unwrap();
     w.settle();
     w
 }
@@ -295,18 +305,19 @@ fn a_prefix_is_given_once() {
     ];
     for (routes, prefix) in twice {
         for change in [RoutesChange::Replace(routes.clone()), delta(vec![], routes.clone())] {
-            let e = w.commit(&of(vec![TenantChange { routes: change, ..on(10) }])).unwrap_err();
-            assert!(matches!(e, CommitError::RouteTwice { vni: 10, prefix: p } if p == prefix), "{e}");
+            let e = w.commit(&of(vec![TenantChange { routes: change, ..on(Vni(10)) }])).unwrap_err();
+            assert!(matches!(e, CommitError::RouteTwice { vni: Vni(10), prefix: p } if p == prefix), "{e}");
         }
     }
     // Of one address, but of other lengths; removed and added again.
     let lengths: Vec<Route> = (20..32).map(|len| route(0, len, Target::Local)).collect();
-    w.commit(&of(vec![TenantChange { routes: RoutesChange::Replace(lengths.clone()), ..on(10) }])).unwrap();
-    w.commit(&of(vec![TenantChange { routes: delta(vec![lengths[0].prefix], vec![lengths[0]]), ..on(10) }])).unwrap();
-    assert_eq!(w.routes(10).unwrap(), lengths);
+    w.commit(&of(vec![TenantChange { routes: RoutesChange::Replace(lengths.clone()), ..on(Vni(10)) }])).unwrap();
+    w.commit(&of(vec![TenantChange { routes: delta(vec![lengths[0].prefix], vec![lengths[0]]), ..on(Vni(10)) }]))
+        .unwrap();
+    assert_eq!(w.routes(Vni(10)).unwrap(), lengths);
     for gone in [vec![six(1).prefix], vec![four(1).prefix], vec![lengths[1].prefix, lengths[1].prefix]] {
-        let e = w.commit(&of(vec![TenantChange { routes: delta(gone.clone(), vec![]), ..on(10) }])).unwrap_err();
-        assert!(matches!(e, CommitError::UnknownRoute { vni: 10, prefix } if prefix == gone[0]), "{e}");
+        let e = w.commit(&of(vec![TenantChange { routes: delta(gone.clone(), vec![]), ..on(Vni(10)) }])).unwrap_err();
+        assert!(matches!(e, CommitError::UnknownRoute { vni: Vni(10), prefix } if prefix == gone[0]), "{e}");
     }
-    assert_eq!(w.routes(10).unwrap(), lengths);
+    assert_eq!(w.routes(Vni(10)).unwrap(), lengths);
 }

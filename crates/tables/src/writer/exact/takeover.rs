@@ -9,11 +9,14 @@ use crate::LineMemory;
 fn a_writer_puts_right_what_another_one_left() {
     let mut w = writer();
     let vms: Vec<VmSpec> = (1..7).map(|n| vm(n, 1)).chain((7..13).map(|n| vm6(n, 3))).collect();
-    w.commit(&Commit { nc_add: (1..5).map(nc).collect(), ..of(vec![new(10, vms), new(20, vec![metered(vm(1, 2))])]) })
-        .unwrap();
-    w.commit(&of(vec![TenantChange { vm_add: vec![vm(20, 1), vm(21, 1)], ..on(10) }])).unwrap();
+    w.commit(&Commit {
+        nc_add: (1..5).map(nc).collect(),
+        ..of(vec![new(Vni(10), vms), new(Vni(20), vec![metered(vm(1, 2))])])
+    })
+    .unwrap();
+    w.commit(&of(vec![TenantChange { vm_add: vec![vm(20, 1), vm(21, 1)], ..on(Vni(10)) }])).unwrap();
     w.settle();
-    let generation = u64::from(crate::reader::generation_of(w.tenants[&10].roots));
+    let generation = u64::from(crate::reader::generation_of(w.tenants[&Vni(10)].roots));
     assert_eq!(generation, 1);
     let used = w.store.arena.used();
     let other = generation ^ 3;
@@ -27,9 +30,9 @@ fn a_writer_puts_right_what_another_one_left() {
     ];
     let stays = [true, false, false, true, false, true];
     for (n, mark) in (1..7u32).zip(marks) {
-        let place = w.tables.vm4.find4(&w.store, 10, 0x0a00_0000 + n, |_| true).unwrap().0;
+        let place = w.tables.vm4.find4(&w.store, Vni(10), 0x0a00_0000 + n, |_| true).unwrap().0;
         w.tables.vm4.set_state(&w.store, place, mark);
-        let place = w.tables.vm6.find6(&w.store, 10, (0x2001 << 48, u64::from(n) + 6), |_| true).unwrap().0;
+        let place = w.tables.vm6.find6(&w.store, Vni(10), (0x2001 << 48, u64::from(n) + 6), |_| true).unwrap().0;
         w.tables.vm6.set_state(&w.store, place, mark);
     }
     // Of a VPC that there is not, and of nobody: entries, members, meters.
@@ -37,7 +40,7 @@ fn a_writer_puts_right_what_another_one_left() {
         .vm4
         .insert4(
             &mut w.store,
-            crate::reader::vm4_key(99, 5) | KEY_VALID,
+            crate::reader::vm4_key(Vni(99), 5) | KEY_VALID,
             &crate::VmEntry { mac: 1, vm: 5000, nc: 1, flags: 0 },
         )
         .unwrap();
@@ -53,7 +56,7 @@ fn a_writer_puts_right_what_another_one_left() {
         .nc6
         .find6(
             &w.store,
-            0,
+            Vni(0),
             halves(match nc(4) {
                 IpAddr::V6(a) => a.to_bits(),
                 _ => 0,
@@ -67,15 +70,15 @@ fn a_writer_puts_right_what_another_one_left() {
     w.store.lines.fill(line, &[7; 8]);
     w.store.lines.at(words).set(at, 5 << 32 | NC_VALID);
     // A second entry of a VPC, and a policy of which only the record knows.
-    let entry = w.tables.tenants.tenant_at(&w.store.lines, w.tables.tenants.find_tenant(&w.store, 20).unwrap());
+    let entry = w.tables.tenants.tenant_at(&w.store.lines, w.tables.tenants.find_tenant(&w.store, Vni(20)).unwrap());
     w.tables
         .tenants
         .insert_tenant(&mut w.store, &crate::hashtable::TenantEntry { key: entry.key ^ 0x70, ..entry }, &[0; 6])
         .unwrap();
-    let record = w.tenant_line(w.tenants[&10].id);
+    let record = w.tenant_line(w.tenants[&Vni(10)].id);
     w.store.lines.at(record).set(7, 3 << 16 | POLICY_PICKUP);
     // Counts of ids in use stay, those of others go.
-    let (mine, id) = (w.tenants[&10].vms[&vm(6, 1).mac].id, w.tenants[&10].id);
+    let (mine, id) = (w.tenants[&Vni(10)].vms[&vm(6, 1).mac].id, w.tenants[&Vni(10)].id);
     let t = w.tables();
     [mine, mine ^ 1, mine ^ 64, 5000, 65_535].iter().for_each(|id| t.count_vm(*id, 100));
     [id, id ^ 1, id ^ 64].iter().for_each(|id| t.count_tenant_id(*id, 1, 100));
@@ -83,27 +86,27 @@ fn a_writer_puts_right_what_another_one_left() {
     for ((n, mark), stays) in (1..7u32).zip(marks).zip(stays) {
         let state = |found: Option<(_, u64)>| found.map(|f: (crate::hashtable::Place, u64)| f.1 & KEY_STATE_MASK);
         let want = stays.then_some(KEY_VALID);
-        assert_eq!(state(w.tables.vm4.find4(&w.store, 10, 0x0a00_0000 + n, |_| true)), want, "{mark:b}");
+        assert_eq!(state(w.tables.vm4.find4(&w.store, Vni(10), 0x0a00_0000 + n, |_| true)), want, "{mark:b}");
         assert_eq!(
-            state(w.tables.vm6.find6(&w.store, 10, (0x2001 << 48, u64::from(n) + 6), |_| true)),
+            state(w.tables.vm6.find6(&w.store, Vni(10), (0x2001 << 48, u64::from(n) + 6), |_| true)),
             want,
             "{mark:b}"
         );
-        assert_eq!(w.tenants[&10].vms.contains_key(&vm(n, 1).mac), stays);
+        assert_eq!(w.tenants[&Vni(10)].vms.contains_key(&vm(n, 1).mac), stays);
     }
     assert_eq!((w.tables.vm4.entries(), w.tables.vm6.entries(), w.vms), (3 + 2 + 1, 3, 9));
     assert_eq!((w.tables.members.entries(), w.tables.vm_meters.entries(), w.tables.nc6.entries()), (4, 1, 1));
     let ids: Vec<u32> = (1..4).map(|n| w.ncs[&nc_key(nc(n))].id).collect();
     assert_eq!((w.ncs.len(), [1, 2, 3].map(|n| w.ncs[&nc_key(nc(n))].tenants)), (3, [2, 1, 1]));
     assert_eq!(
-        (w.tenants[&20].extra.clone(), w.tenants[&10].extra.len(), w.tenants[&10].members.clone()),
+        (w.tenants[&Vni(20)].extra.clone(), w.tenants[&Vni(10)].extra.len(), w.tenants[&Vni(10)].members.clone()),
         (vec![ids[0]], 0, vec![(ids[0], 5), (ids[2], 3)])
     );
     assert_eq!(
-        (w.tables.tenants.entries(), w.policy(10), w.store.arena.used()),
+        (w.tables.tenants.entries(), w.policy(Vni(10)), w.store.arena.used()),
         (2, Some(3 << 16 | POLICY_PICKUP), used)
     );
-    let place = w.tables.tenants.find_tenant(&w.store, 10).unwrap();
+    let place = w.tables.tenants.find_tenant(&w.store, Vni(10)).unwrap();
     assert_eq!(w.tables.tenants.tenant_at(&w.store.lines, place).policy, (3 << 16 | POLICY_PICKUP) as u32);
     assert_eq!((w.store.lines.at(line).snapshot(), w.store.lines.at(words).word(at)), ([0; 8], 0));
     let counts = |id| t.vm_count(id).packets;
@@ -114,11 +117,11 @@ fn a_writer_puts_right_what_another_one_left() {
         [1, 0, 0]
     );
     // The VM that has a meter has it still.
-    assert!(w.dump(20).unwrap().vms[0].metered && w.dump(10).unwrap().vms.iter().all(|vm| !vm.metered));
+    assert!(w.dump(Vni(20)).unwrap().vms[0].metered && w.dump(Vni(10)).unwrap().vms.iter().all(|vm| !vm.metered));
     // Ids: those in use stay in use, all others are free, the NCs' from the first behind the last on.
     assert_eq!(w.nc_ids.content(), (4, vec![]));
-    w.commit(&of(vec![TenantChange { vm_add: vec![vm(1, 1), vm(2, 1), vm6(8, 3)], ..on(10) }])).unwrap();
-    let mut all: Vec<u32> = [10, 20].iter().flat_map(|vni| w.dump(*vni).unwrap().vms).map(|vm| vm.id).collect();
+    w.commit(&of(vec![TenantChange { vm_add: vec![vm(1, 1), vm(2, 1), vm6(8, 3)], ..on(Vni(10)) }])).unwrap();
+    let mut all: Vec<u32> = [10, 20].iter().flat_map(|vni| w.dump(Vni(*vni)).unwrap().vms).map(|vm| vm.id).collect();
     all.sort_unstable();
     all.dedup();
     assert_eq!((all.len(), w.vm_ids.content().2[0]), (w.vms as usize, all.len() as u32));
@@ -184,7 +187,7 @@ fn what_contradicts_itself_is_refused() {
         let mut w = small();
         w.commit(&of(vec![TenantChange {
             routes: RoutesChange::Replace((0..40).map(|i| route(i << 20, 24, Target::Line)).collect()),
-            ..new(20, vec![metered(vm(1, 1))])
+            ..new(Vni(20), vec![metered(vm(1, 1))])
         }]))
         .unwrap();
         w.settle();
@@ -203,29 +206,31 @@ fn what_contradicts_itself_is_refused() {
     };
     assert_eq!(what(&|_| {}), "");
     let no_id = !(u64::from(TENANTS_MAX - 1) << 16);
-    assert_eq!(what(&|w| key(w, 10, &|k| k & no_id)), "a VPC's id");
-    assert_eq!(what(&|w| key(w, 10, &|k| k | 1 << (16 + 12))), "a VPC's id", "there is no such chunk");
+    assert_eq!(what(&|w| key(w, Vni(10), &|k| k & no_id)), "a VPC's id");
+    assert_eq!(what(&|w| key(w, Vni(10), &|k| k | 1 << (16 + 12))), "a VPC's id", "there is no such chunk");
     // Two of one id: whichever is looked at first.
-    assert!(what(&|w| key(w, 10, &|k| k & no_id | u64::from(w.tenants[&20].id) << 16)).starts_with("a VPC's "));
-    assert_eq!(what(&|w| key(w, 10, &|k| k ^ 0x10 << 16)), "a VPC's record");
-    assert_eq!(what(&|w| w.store.lines.at(w.tenant_line(w.tenants[&10].id)).set(0, 11)), "a VPC's record");
+    assert!(
+        what(&|w| key(w, Vni(10), &|k| k & no_id | u64::from(w.tenants[&Vni(20)].id) << 16)).starts_with("a VPC's ")
+    );
+    assert_eq!(what(&|w| key(w, Vni(10), &|k| k ^ 0x10 << 16)), "a VPC's record");
+    assert_eq!(what(&|w| w.store.lines.at(w.tenant_line(w.tenants[&Vni(10)].id)).set(0, 11)), "a VPC's record");
     let meter = |w: &mut Writer, line: u32| {
-        key(w, 10, &|k| k | TENANT_METERED);
-        w.store.lines.at(w.tenant_line(w.tenants[&10].id)).set_half(7, line);
+        key(w, Vni(10), &|k| k | TENANT_METERED);
+        w.store.lines.at(w.tenant_line(w.tenants[&Vni(10)].id)).set_half(7, line);
     };
     assert_eq!(what(&|w| meter(w, 1)), "a meter block");
     assert_eq!((what(&|w| meter(w, 0)), what(&|w| meter(w, u32::MAX))), ("", "a meter block"));
     let tree =
         |w: &Writer, vni: Vni, roots: u64| w.store.lines.at(place(w, vni).line).set(3 + place(w, vni).slot, roots);
-    assert_eq!(what(&|w| tree(w, 10, w.tenants[&20].roots)), "a route tree");
-    assert_eq!(what(&|w| tree(w, 10, 1 << 26 | 1)), "a route tree");
-    assert_eq!(what(&|w| tree(w, 10, (1 << 26 | 1) << 32)), "a route tree");
+    assert_eq!(what(&|w| tree(w, Vni(10), w.tenants[&Vni(20)].roots)), "a route tree");
+    assert_eq!(what(&|w| tree(w, Vni(10), 1 << 26 | 1)), "a route tree");
+    assert_eq!(what(&|w| tree(w, Vni(10), (1 << 26 | 1) << 32)), "a route tree");
     let word = |w: &mut Writer, vm: u32, line: u32| {
         w.tables.vm_meters.put_word(&mut w.store, u64::from(vm) << 32 | u64::from(line)).unwrap()
     };
     let id = |w: &Writer, vni: Vni| w.dump(vni).unwrap().vms[0].id;
-    assert_eq!(what(&|w| word(w, id(w, 10), 1)), "a VM's meter block");
-    assert_eq!(what(&|w| word(w, id(w, 10), w.tables().vm_meter(id(w, 20)))), "a VM's meter block");
+    assert_eq!(what(&|w| word(w, id(w, Vni(10)), 1)), "a VM's meter block");
+    assert_eq!(what(&|w| word(w, id(w, Vni(10)), w.tables().vm_meter(id(w, Vni(20))))), "a VM's meter block");
     assert_eq!(what(&|w| w.store.root.set(root!(drops), 1 << 32)), "drop counters or chunks");
     for chunk in ["vm", "nc", "tenant"] {
         let spoil = |w: &mut Writer| {
@@ -289,10 +294,10 @@ fn both_kinds_of_readers_are_waited_for() {
     let waits = || (counted.1.load(std::sync::atomic::Ordering::Relaxed), epoch());
     let mut w = Writer::create(counted.clone(), WriterOptions::default()).unwrap();
     assert_eq!(waits(), (1, 1), "before what was there is forgotten");
-    w.commit(&Commit { nc_add: vec![nc(1)], ..of(vec![new(10, vec![vm(1, 1), vm(2, 1)])]) }).unwrap();
+    w.commit(&Commit { nc_add: vec![nc(1)], ..of(vec![new(Vni(10), vec![vm(1, 1), vm(2, 1)])]) }).unwrap();
     w.settle();
     assert_eq!(waits(), (1, 1), "nothing was there");
-    w.commit(&of(vec![TenantChange { vm_replace: true, ..on(10) }])).unwrap();
+    w.commit(&of(vec![TenantChange { vm_replace: true, ..on(Vni(10)) }])).unwrap();
     assert_eq!(waits(), (1, 1));
     w.settle();
     w.settle();
