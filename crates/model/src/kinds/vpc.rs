@@ -75,7 +75,7 @@ impl Slot for GatewayMac {
     fn read(&self, doc: &mut Doc<'_>, path: &str) -> Mac {
         let by_vni = |doc: &Doc<'_>| match doc.is_wrong(path) {
             true => None,
-            false => Some(default_gateway_mac(Vni(integer(doc.text("spec.vni")?, 1, 0xff_ffff).ok()? as u32)),
+            false => Some(default_gateway_mac(Vni(integer(doc.text("spec.vni")?, 1, 0xff_ffff).ok()? as u32))),
         };
         doc.get(path, &mac()).or_else(|| by_vni(doc)).unwrap_or_else(stand_ins::mac)
     }

@@ -2,7 +2,6 @@
 //! The POLICY word of a VPC: what its packets need besides forwarding, and the epoch under which its sessions are judged.
 
 use super::Writer;
-use crate::Vni;
 use abi::*;
 use memory::root;
 
