@@ -5,8 +5,15 @@ use crate::hash::{hash1, hash3};
 use std::hash::{BuildHasher, Hasher};
 
 /// Builds hashers with this salt.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Mix(pub u64);
+
+impl Default for Mix {
+    /// A salt for numbers that no stranger chooses. Not 0: whatever is made of zeroes alone would have the same hash.
+    fn default() -> Mix {
+        Mix(0x51ed)
+    }
+}
 
 /// A hasher for a few numbers.
 #[derive(Clone, Copy, Debug)]

@@ -18,7 +18,7 @@ pub struct Member {
     pub groups: Vec<Arc<str>>,
 }
 
-/// Addresses come from the configuration, not from packets: no salt is needed.
+/// Addresses come from the configuration, not from packets: no secret salt is needed.
 type Map<K, V> = HashMap<K, V, Mix>;
 
 /// The groups of a member: first and length in the lists of its VPC.

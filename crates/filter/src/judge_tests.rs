@@ -39,7 +39,7 @@ fn rules(name: &str, texts: &[&str]) -> Arc<Ruleset> {
 }
 
 fn member(prefix: &str, groups: &[&str]) -> Member {
-    Member { prefix: prefix.parse().unwrap(), groups: groups.iter().map(|g| Arc::from(*g)).collect() }
+    Member { prefix: crate::parse_addresses(prefix).unwrap(), groups: groups.iter().map(|g| Arc::from(*g)).collect() }
 }
 
 #[test]

@@ -343,7 +343,7 @@ fn who_decided_is_told_and_what_is_not_there_judges_nobody() {
         }))
     };
     let member = |prefix: &str, groups: &[&str]| Member {
-        prefix: prefix.parse().unwrap(),
+        prefix: parse_addresses(prefix).unwrap(),
         groups: groups.iter().map(|g| Arc::from(*g)).collect(),
     };
     let groups = [

@@ -134,7 +134,7 @@ fn a_connection_from_outside_begins_if_vpc_rules_and_packet_allow_it() {
         name: "g".into(),
         rules: vec!["ingress allow udp/2000 any".parse().unwrap()],
     });
-    let member = filter::Member { prefix: "10.0.0.2".parse().unwrap(), groups: vec!["g".into()] };
+    let member = filter::Member { prefix: filter::parse_addresses("10.0.0.2").unwrap(), groups: vec!["g".into()] };
     nat.set_filter(Arc::new(filter::Filter::new(
         &[Arc::new(nobody)],
         &[(RED, Arc::new(vec![member]))],

@@ -182,7 +182,7 @@ fn endpoints_are_prepared_for_new_sessions() {
 fn rules_are_asked_where_the_policy_says_so() {
     let (rig, nat) = (rig(), nat());
     let nobody = filter::Ruleset::new(filter::GroupSpec { name: "g".into(), rules: Vec::new() });
-    let member = filter::Member { prefix: "10.0.0.2".parse().unwrap(), groups: vec!["g".into()] };
+    let member = filter::Member { prefix: filter::parse_addresses("10.0.0.2").unwrap(), groups: vec!["g".into()] };
     nat.set_filter(Arc::new(filter::Filter::new(
         &[Arc::new(nobody)],
         &[(RED, Arc::new(vec![member]))],

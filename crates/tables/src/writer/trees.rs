@@ -127,16 +127,11 @@ impl Writer {
         delta: &[((u32, u8), Option<u32>)],
         scratch: &mut Scratch,
     ) -> io::Result<NewTree> {
-        let keeps = state.simple(0) && keep_simple(&state.routes4, delta, 32, span4);
-        for (key, value) in delta {
-            apply_route(&mut state.routes4, *key, *value);
-            note_length(&mut state.lengths[0], key.1);
-        }
-        let changed: Vec<(u32, u8)> = delta.iter().map(|(k, _)| *k).collect();
+        let keeps = state.simple(0) && all_keep_simple(&state.routes4, delta, 32, span4);
+        let changed = enter(&mut state.routes4, &mut state.lengths[0], delta);
         let (used, retired) = (self.store.arena.used(), self.retired_lines());
         let top = change4(&mut self.forest(), state.top(0), &state.routes4, state.lengths[0], &changed)?;
-        let dense = dense4(state.routes4.len());
-        self.changed_tree(state, 0, top, (used, retired, dense), keeps, scratch)
+        self.changed_tree(state, 0, top, (used, retired, dense4(state.routes4.len())), keeps, scratch)
     }
 
     fn change_tree6(
@@ -145,16 +140,11 @@ impl Writer {
         delta: &[((u128, u8), Option<u32>)],
         scratch: &mut Scratch,
     ) -> io::Result<NewTree> {
-        let keeps = state.simple(1) && keep_simple(&state.routes6, delta, 128, span6);
-        for (key, value) in delta {
-            apply_route(&mut state.routes6, *key, *value);
-            note_length(&mut state.lengths[1], key.1);
-        }
-        let changed: Vec<(u128, u8)> = delta.iter().map(|(k, _)| *k).collect();
+        let keeps = state.simple(1) && all_keep_simple(&state.routes6, delta, 128, span6);
+        let changed = enter(&mut state.routes6, &mut state.lengths[1], delta);
         let (used, retired) = (self.store.arena.used(), self.retired_lines());
         let top = change6(&mut self.forest(), state.top(1), &state.routes6, state.lengths[1], &changed)?;
-        let dense = dense6(state.routes6.len());
-        self.changed_tree(state, 1, top, (used, retired, dense), keeps, scratch)
+        self.changed_tree(state, 1, top, (used, retired, dense6(state.routes6.len())), keeps, scratch)
     }
 
     /// After a change by path copying: accepts it, unless it was refused or left the tree too sparse or too high.
@@ -243,6 +233,20 @@ fn olds<K: Ord + Copy>(routes: &SmallMap<K, u32>, delta: &[(K, Option<u32>)]) ->
     delta.iter().map(|(key, _)| (*key, routes.get(key).copied())).collect()
 }
 
+/// Enters changed routes into a family's set and notes their lengths; returns their prefixes.
+fn enter<A: Copy + Ord>(
+    routes: &mut SmallMap<(A, u8), u32>,
+    lengths: &mut [u64; 3],
+    delta: &[((A, u8), Option<u32>)],
+) -> Vec<(A, u8)> {
+    let one = |(key, value): &((A, u8), Option<u32>)| {
+        apply_route(routes, *key, *value);
+        note_length(lengths, key.1);
+        *key
+    };
+    delta.iter().map(one).collect()
+}
+
 pub(super) fn apply_route<K: Ord>(routes: &mut SmallMap<K, u32>, key: K, value: Option<u32>) {
     match value {
         Some(value) => routes.insert(key, value),
@@ -252,7 +256,7 @@ pub(super) fn apply_route<K: Ord>(routes: &mut SmallMap<K, u32>, key: K, value: 
 
 /// Whether ROOT_SIMPLE surely survives changed routes of a family whose addresses have `width` bits. `span` gives the first and the last
 /// address of the prefix of a length that an address lies in.
-fn keep_simple<A: Copy + Ord>(
+fn all_keep_simple<A: Copy + Ord>(
     routes: &SmallMap<(A, u8), u32>,
     delta: &[((A, u8), Option<u32>)],
     width: u8,
