@@ -7,10 +7,9 @@
 use crate::masquerade::start;
 use crate::netns::Netns;
 use crate::rig::{napi_thread, GATEWAY_CPU, TRAFFIC_CPU};
-use crate::{cpu, Error};
+use crate::{cpu, snapshot, Error};
 use abi::Mac;
 use node::daemon::Running;
-use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 
 /// Address of the client; a /16 of its own.
@@ -84,27 +83,22 @@ fn documents(tenants: Tenants, ports: [&str; 2], filter: &str) -> String {
          \"punt\":{{\"vpc\":{unlimited},\"total\":{unlimited}}}{filter}}}}}\n",
         ports[1], ports[0]
     );
-    let mut document = |kind: &str, name: &str, spec: &str| {
-        let _ = writeln!(text, "{{\"apiVersion\":\"tunny/v1\",\"kind\":\"{kind}\",\"metadata\":{{\"name\":\"{name}\"}},\"spec\":{{{spec}}}}}");
-    };
-    document(
-        "SecurityGroup",
-        "web",
-        "\"rules\":[\"ingress allow tcp/80 any\",\"ingress allow udp/53 any\",\"egress allow any any\"]",
-    );
+    snapshot::web_group(&mut text);
+    let mut document =
+        |kind: &str, name: String, spec: std::fmt::Arguments| snapshot::document(&mut text, kind, Some(&name), spec);
     for t in 0..tenants.count {
         let network = Ipv4Addr::from(tenants.server(t, 0) & !0xff);
         let limits = "\"limits\":{\"sessions\":4194304,\"vmSessions\":4194304,\"halfOpen\":4194304}";
-        document("Vpc", &format!("v{t}"), &format!("\"vni\":{},{limits}", 100 + t));
+        document("Vpc", format!("v{t}"), format_args!("\"vni\":{},{limits}", 100 + t));
         document(
             "Server",
-            &format!("s{t}"),
-            &format!("\"vpc\":\"v{t}\",\"port\":\"{}\",\"addresses\":[\"{network}/24\"]", ports[1]),
+            format!("s{t}"),
+            format_args!("\"vpc\":\"v{t}\",\"port\":\"{}\",\"addresses\":[\"{network}/24\"]", ports[1]),
         );
         document(
             "SecurityBinding",
-            &format!("b{t}"),
-            &format!("\"vpc\":\"v{t}\",\"servers\":[\"s{t}\"],\"groups\":[\"web\"]"),
+            format!("b{t}"),
+            format_args!("\"vpc\":\"v{t}\",\"servers\":[\"s{t}\"],\"groups\":[\"web\"]"),
         );
     }
     text

@@ -14,7 +14,6 @@ use figures::{Line, Plot};
 use node::daemon::Running;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_xoshiro::SplitMix64;
-use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::time::Duration;
@@ -133,17 +132,10 @@ fn documents(workload: &Workload, uplinks: [&str; 2], limits: &Limits) -> String
     // Session memory that grows waits for all CPUs, and one of them sends without a pause: so many sessions have room from the start.
     let vpc = "\"gateway\":{\"mac\"";
     let mut text = snapshot::ndjson(workload).replace(vpc, &format!("\"limits\":{{{VPC_LIMITS}}},{vpc}"));
-    let mut document = |kind: &str, name: &str, spec: &str| {
-        let _ = writeln!(text, "{{\"apiVersion\":\"tunny/v1\",\"kind\":\"{kind}\",\"metadata\":{{\"name\":\"{name}\"}},\"spec\":{{{spec}}}}}");
-    };
-    document(
-        "SecurityGroup",
-        "web",
-        "\"rules\":[\"ingress allow tcp/80 any\",\"ingress allow udp/53 any\",\"egress allow any any\"]",
-    );
+    snapshot::web_group(&mut text);
     for vpc in 0..2 {
-        let spec = format!("\"vpc\":\"v{vpc}\",\"prefixes\":[\"10.{vpc}.0.0/16\"],\"groups\":[\"web\"]");
-        document("SecurityBinding", &format!("b{vpc}"), &spec);
+        let spec = format_args!("\"vpc\":\"v{vpc}\",\"prefixes\":[\"10.{vpc}.0.0/16\"],\"groups\":[\"web\"]");
+        snapshot::document(&mut text, "SecurityBinding", Some(&format!("b{vpc}")), spec);
     }
     let gateway = format!(
         "\"uplinks\":[\"{}\",\"{}\"],\"limits\":{{\"sessions\":8388608}},{}",

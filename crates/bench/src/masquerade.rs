@@ -12,7 +12,6 @@ use crate::{cpu, linux, report, snapshot, stats, Context, Error, Goal, Report};
 use node::daemon::{self, Running};
 use node::dataplane::Choice;
 use node::sessions::SessionQuery;
-use std::fmt::Write as _;
 use std::time::Duration;
 
 /// Connections of a sample: one from each VM.
@@ -28,18 +27,16 @@ const POOL: u32 = 0xcb00_7100;
 /// What an operator would write: the VPCs, a way to the Internet for each, and limits that a bench does not meet.
 fn documents(workload: &Workload, uplink: &str, connections: u64, offload: bool) -> String {
     let mut text = snapshot::ndjson(workload);
-    let mut document = |kind: &str, name: &str, spec: String| {
-        let name = if name.is_empty() { String::new() } else { format!("\"metadata\":{{\"name\":\"{name}\"}},") };
-        let _ = writeln!(text, "{{\"apiVersion\":\"tunny/v1\",\"kind\":\"{kind}\",{name}\"spec\":{{{spec}}}}}");
-    };
+    let mut document =
+        |kind: &str, name: Option<&str>, spec: std::fmt::Arguments| snapshot::document(&mut text, kind, name, spec);
     let offload = if offload { "on" } else { "off" };
-    document("PublicPool", "public", "\"ranges\":[\"203.0.113.0/24\"]".into());
+    document("PublicPool", Some("public"), format_args!("\"ranges\":[\"203.0.113.0/24\"]"));
     for vpc in 0..VPCS {
-        document("Route", "", format!("\"vpc\":\"v{vpc}\",\"prefix\":\"0.0.0.0/0\",\"scope\":\"internet\""));
+        document("Route", None, format_args!("\"vpc\":\"v{vpc}\",\"prefix\":\"0.0.0.0/0\",\"scope\":\"internet\""));
         let limits = format!("\"ports\":{connections},\"sessions\":{connections},\"vmSessions\":{connections},\"halfOpen\":{connections}");
         let spec =
-            format!("\"vpc\":\"v{vpc}\",\"pools\":[\"public\"],\"offload\":\"{offload}\",\"limits\":{{{limits}}}");
-        document("Snat", &format!("s{vpc}"), spec);
+            format_args!("\"vpc\":\"v{vpc}\",\"pools\":[\"public\"],\"offload\":\"{offload}\",\"limits\":{{{limits}}}");
+        document("Snat", Some(&format!("s{vpc}")), spec);
     }
     let gateway = format!(
         "\"uplinks\":[\"{uplink}\"],\"internet\":{{\"via\":[\"192.0.2.254\"]}},\"limits\":{{\"sessions\":{connections}}},\

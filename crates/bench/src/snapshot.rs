@@ -11,9 +11,16 @@ use std::path::Path;
 use std::time::Instant;
 use xdp::XdpEngine;
 
-fn document(out: &mut String, kind: &str, name: Option<&str>, spec: std::fmt::Arguments) {
+/// Appends a document in NDJSON; `spec` is what stands between its braces.
+pub(crate) fn document(out: &mut String, kind: &str, name: Option<&str>, spec: std::fmt::Arguments) {
     let name = name.map_or(String::new(), |n| format!("\"metadata\":{{\"name\":\"{n}\"}},"));
     let _ = writeln!(out, "{{\"apiVersion\":\"tunny/v1\",\"kind\":\"{kind}\",{name}\"spec\":{{{spec}}}}}");
+}
+
+/// Appends the security group `web`: HTTP and DNS in, everything out.
+pub(crate) fn web_group(out: &mut String) {
+    let rules = "\"rules\":[\"ingress allow tcp/80 any\",\"ingress allow udp/53 any\",\"egress allow any any\"]";
+    document(out, "SecurityGroup", Some("web"), format_args!("{rules}"));
 }
 
 /// The workload as NDJSON documents.

@@ -215,25 +215,29 @@ pub struct Status {
     /// Where its files are.
     pub files: PathBuf,
     /// Its namespaces.
-    pub namespaces: Vec<Part>,
+    pub namespaces: Vec<NamespaceStatus>,
     /// What it has started.
-    pub processes: Vec<Part>,
+    pub processes: Vec<ProcessStatus>,
 }
 
-/// A namespace or a process of a lab.
+/// A namespace of a lab.
 #[derive(Debug, Serialize)]
-pub struct Part {
+pub struct NamespaceStatus {
     /// Its name.
     pub name: String,
-    /// Process id; 0: a namespace.
-    #[serde(skip_serializing_if = "is_zero")]
-    pub pid: i32,
     /// Whether it is there.
     pub there: bool,
 }
 
-fn is_zero(pid: &i32) -> bool {
-    *pid == 0
+/// A process that a lab has started.
+#[derive(Debug, Serialize)]
+pub struct ProcessStatus {
+    /// What it does.
+    pub name: String,
+    /// Process id.
+    pub pid: i32,
+    /// Whether it runs.
+    pub there: bool,
 }
 
 /// What of the lab with this suffix is there.
@@ -247,8 +251,11 @@ pub fn status(suffix: &str) -> Status {
         up,
         mtu,
         files: names.dir(),
-        namespaces: namespaces.iter().map(|ns| Part { name: ns.0.clone(), pid: 0, there: ns.exists() }).collect(),
-        processes: processes.iter().map(|p| Part { name: p.what.clone(), pid: p.pid, there: p.alive() }).collect(),
+        namespaces: namespaces.iter().map(|ns| NamespaceStatus { name: ns.0.clone(), there: ns.exists() }).collect(),
+        processes: processes
+            .iter()
+            .map(|p| ProcessStatus { name: p.what.clone(), pid: p.pid, there: p.alive() })
+            .collect(),
     }
 }
 
@@ -258,10 +265,10 @@ impl fmt::Display for Status {
             return writeln!(f, "The lab is down.");
         }
         writeln!(f, "The lab is up, underlay MTU {}; files in {}.", self.mtu, self.files.display())?;
-        for Part { name, there, .. } in &self.namespaces {
+        for NamespaceStatus { name, there } in &self.namespaces {
             writeln!(f, "namespace {name:<16} {}", if *there { "up" } else { "missing" })?;
         }
-        for Part { name, pid, there } in &self.processes {
+        for ProcessStatus { name, pid, there } in &self.processes {
             writeln!(f, "process {pid:<7} {name:<24} {}", if *there { "runs" } else { "ended" })?;
         }
         Ok(())

@@ -150,9 +150,16 @@ pub(crate) fn value_at<K: Key>(intervals: &[Interval<K>], key: K) -> u32 {
     intervals.get(intervals.partition_point(|i| i.upper < key)).map_or(0, |i| i.value)
 }
 
-/// First and last address of an IPv4 prefix.
+/// First and last address of the IPv4 prefix of this length that an address lies in.
 pub(crate) fn span4(addr: u32, len: u8) -> (u32, u32) {
-    (addr, addr | u32::MAX.checked_shr(u32::from(len)).unwrap_or(0))
+    let host = u32::MAX.checked_shr(len.into()).unwrap_or(0);
+    (addr & !host, addr | host)
+}
+
+/// The same of IPv6.
+pub(crate) fn span6(addr: u128, len: u8) -> (u128, u128) {
+    let host = u128::MAX.checked_shr(len.into()).unwrap_or(0);
+    (addr & !host, addr | host)
 }
 
 /// First and last upper half of an IPv6 prefix of at most 64 bits.

@@ -6,7 +6,7 @@ use super::plan_routes::lengths_of;
 use super::state::TenantState;
 use super::undo::{Filled, RoutesBefore};
 use super::{halves, Writer};
-use crate::intervals::{is_local, Buffer};
+use crate::intervals::{is_local, span4, span6, Buffer};
 use crate::route::{lookup128, lookup32};
 use crate::routes::{build4, build6, change4, change6, dense4, dense6, note_length, Built};
 use crate::smallmap::SmallMap;
@@ -288,18 +288,6 @@ pub(super) fn keeps_simple(
         // A local route goes: VMs may lose their cover.
         (Some(true), _) => false,
     }
-}
-
-/// First and last address of the prefix of this length that an address lies in.
-fn span4(addr: u32, len: u8) -> (u32, u32) {
-    let host = u32::MAX.checked_shr(len.into()).unwrap_or(0);
-    (addr & !host, addr | host)
-}
-
-/// The same of IPv6.
-fn span6(addr: u128, len: u8) -> (u128, u128) {
-    let host = u128::MAX.checked_shr(len.into()).unwrap_or(0);
-    (addr & !host, addr | host)
 }
 
 /// All intervals of a tree with descents expanded: (upper, lower, value).
