@@ -9,6 +9,7 @@
 #include "stages/prefetch.h"
 #include "stages/parse.h"
 #include "stages/tenant.h"
+#include "stages/cached.h"
 #include "stages/route.h"
 #include "stages/nat.h"
 #include "stages/filter.h"
@@ -38,6 +39,26 @@ static __always_inline int enter(struct packet *p)
 	return READ_ONCE(p->root->magic) == TUNNY_ROOT_MAGIC ? GO : PASS;
 }
 
+/* What is decided for a packet that parse has passed. GO: it goes on. Negative: sent on, and how. */
+static __always_inline int stages(struct packet *p, struct end *e)
+{
+	int end = first_lines(p);
+
+	if (!end)
+		end = tenant(p, e);
+	if (!end)
+		end = nat(p);
+	if (!end)
+		end = nat_verdict(p, route(p, e));
+	if (!end)
+		end = filter(p, e);
+	if (!end)
+		end = locate(p);
+	if (!end)
+		end = meter(p);
+	return end;
+}
+
 /* What came in a tunnel and is laid bare. Negative: sent on, and how. */
 static __always_inline int serve(struct packet *p, struct end *e)
 {
@@ -52,19 +73,13 @@ static __always_inline int serve(struct packet *p, struct end *e)
 		end = tunny_refuse(e, end);
 		return end == DROP_INNER_LINK_LOCAL ? tunny_own_address(e) : end;
 	}
-	end = tenant(p, e);
-	if (!end)
-		end = nat(p);
-	if (!end)
-		end = nat_verdict(p, route(p));
-	if (!end)
-		end = filter(p, e);
-	if (!end)
-		end = locate(p);
-	if (!end)
-		end = meter(p);
-	if (!end)
-		end = rewrite(p);
+	if (!cached(p, e)) {
+		end = stages(p, e);
+		if (end)
+			return end;
+		remember(p, e);
+	}
+	end = rewrite(p);
 	if (!end)
 		end = encapsulate(p);
 	if (!end)
@@ -78,8 +93,6 @@ static __always_inline int tunnel_packet(struct packet *p, struct end *e)
 	int end = vxlan_decapsulate(p, e);
 	__u16 type;
 
-	if (!end)
-		end = first_lines(p);
 	if (end)
 		return end;
 	type = parse_inner_ethernet(p, &end);

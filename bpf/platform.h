@@ -30,6 +30,16 @@ static __always_inline void *map_value(void *map, __u32 key)
 	return bpf_map_lookup_elem(map, &key);
 }
 
+/* Of the kernel's structure behind an array map: where its values begin. */
+struct bpf_array {
+	char value[0];
+} __attribute__((preserve_access_index));
+
+static __always_inline __u32 value_offset(void)
+{
+	return __builtin_preserve_field_info(((struct bpf_array *)0)->value, 0);
+}
+
 /* ---- the processor ---- */
 
 static __always_inline __u32 cpu_number(void)

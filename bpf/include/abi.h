@@ -3,7 +3,7 @@
 #ifndef TUNNY_ABI_H
 #define TUNNY_ABI_H
 
-#define TUNNY_PROGRAM_HASH 0xae0dd577ec4173b6ULL
+#define TUNNY_PROGRAM_HASH 0x23fcb5e004f7adf4ULL
 
 #define TUNNY_LINE_BYTES 64U
 #define TUNNY_SEGMENT_SHIFT 16U
@@ -193,6 +193,14 @@
 #define TUNNY_STATES_KEYS4 0x3U
 #define TUNNY_STATES_KEYS6 0x2U
 #define TUNNY_STATES_FINGERPRINT_MAX 0x10U
+#define TUNNY_FLOW_CHUNK_LINES 0x1f8U
+#define TUNNY_FLOW_CHUNK_BYTES 0x7e40U
+#define TUNNY_FLOW_VERSIONS 0x20000U
+#define TUNNY_FLOW_CHANGING 0x1000000000000ULL
+#define TUNNY_FLOW_VNI_SHIFT 0x28U
+#define TUNNY_FLOW_PROTOCOL_SHIFT 0x20U
+#define TUNNY_FLOW_VM_SHIFT 0x10U
+#define TUNNY_FLOW_EVICT_ONE_IN 0x8U
 
 enum tunny_drop {
 	DROP_OUTER_TRUNCATED = 1,
@@ -336,7 +344,8 @@ struct tunny_root {
 	__u64 wire_servers[8];
 	__u64 wire_words[8];
 	__u64 filtered;
-	__u64 reserved[91];
+	__u64 flow_version;
+	__u64 reserved[90];
 	__u64 punt_total_tat;
 	__u64 punt_total_peak_tat;
 	__u64 punt_epoch;
@@ -380,7 +389,8 @@ _Static_assert(__builtin_offsetof(struct tunny_root, wire_ends) == 3296, "Root.w
 _Static_assert(__builtin_offsetof(struct tunny_root, wire_servers) == 3424, "Root.wire_servers");
 _Static_assert(__builtin_offsetof(struct tunny_root, wire_words) == 3488, "Root.wire_words");
 _Static_assert(__builtin_offsetof(struct tunny_root, filtered) == 3552, "Root.filtered");
-_Static_assert(__builtin_offsetof(struct tunny_root, reserved) == 3560, "Root.reserved");
+_Static_assert(__builtin_offsetof(struct tunny_root, flow_version) == 3560, "Root.flow_version");
+_Static_assert(__builtin_offsetof(struct tunny_root, reserved) == 3568, "Root.reserved");
 _Static_assert(__builtin_offsetof(struct tunny_root, punt_total_tat) == 4288, "Root.punt_total_tat");
 _Static_assert(__builtin_offsetof(struct tunny_root, punt_total_peak_tat) == 4296, "Root.punt_total_peak_tat");
 _Static_assert(__builtin_offsetof(struct tunny_root, punt_epoch) == 4304, "Root.punt_epoch");
@@ -628,7 +638,10 @@ struct tunny_stats {
 	__u64 punted;
 	__u64 drop_overflow;
 	__u64 nat;
-	__u64 reserved[21];
+	__u64 flow_hits;
+	__u64 flow_fills;
+	__u64 flow_evictions;
+	__u64 reserved[18];
 	__u64 drops[128];
 	__u64 punts[32];
 };
@@ -644,7 +657,10 @@ _Static_assert(__builtin_offsetof(struct tunny_stats, dropped) == 56, "Stats.dro
 _Static_assert(__builtin_offsetof(struct tunny_stats, punted) == 64, "Stats.punted");
 _Static_assert(__builtin_offsetof(struct tunny_stats, drop_overflow) == 72, "Stats.drop_overflow");
 _Static_assert(__builtin_offsetof(struct tunny_stats, nat) == 80, "Stats.nat");
-_Static_assert(__builtin_offsetof(struct tunny_stats, reserved) == 88, "Stats.reserved");
+_Static_assert(__builtin_offsetof(struct tunny_stats, flow_hits) == 88, "Stats.flow_hits");
+_Static_assert(__builtin_offsetof(struct tunny_stats, flow_fills) == 96, "Stats.flow_fills");
+_Static_assert(__builtin_offsetof(struct tunny_stats, flow_evictions) == 104, "Stats.flow_evictions");
+_Static_assert(__builtin_offsetof(struct tunny_stats, reserved) == 112, "Stats.reserved");
 _Static_assert(__builtin_offsetof(struct tunny_stats, drops) == 256, "Stats.drops");
 _Static_assert(__builtin_offsetof(struct tunny_stats, punts) == 1280, "Stats.punts");
 
@@ -816,6 +832,30 @@ _Static_assert(__builtin_offsetof(struct tunny_states_key6, key) == 0, "StatesKe
 _Static_assert(__builtin_offsetof(struct tunny_states_key6, value) == 48, "StatesKey6.value");
 _Static_assert(__builtin_offsetof(struct tunny_states_key6, reserved) == 56, "StatesKey6.reserved");
 
+struct tunny_flow_line {
+	__u64 addresses;
+	__u64 rest;
+	__u64 versions;
+	__u32 sender;
+	__u32 nc;
+	__u64 mac_port;
+	__u64 gateway_mac;
+	__u64 target;
+	__u32 nexthop;
+	__u32 tenant;
+};
+_Static_assert(sizeof(struct tunny_flow_line) == 64, "FlowLine");
+_Static_assert(__builtin_offsetof(struct tunny_flow_line, addresses) == 0, "FlowLine.addresses");
+_Static_assert(__builtin_offsetof(struct tunny_flow_line, rest) == 8, "FlowLine.rest");
+_Static_assert(__builtin_offsetof(struct tunny_flow_line, versions) == 16, "FlowLine.versions");
+_Static_assert(__builtin_offsetof(struct tunny_flow_line, sender) == 24, "FlowLine.sender");
+_Static_assert(__builtin_offsetof(struct tunny_flow_line, nc) == 28, "FlowLine.nc");
+_Static_assert(__builtin_offsetof(struct tunny_flow_line, mac_port) == 32, "FlowLine.mac_port");
+_Static_assert(__builtin_offsetof(struct tunny_flow_line, gateway_mac) == 40, "FlowLine.gateway_mac");
+_Static_assert(__builtin_offsetof(struct tunny_flow_line, target) == 48, "FlowLine.target");
+_Static_assert(__builtin_offsetof(struct tunny_flow_line, nexthop) == 56, "FlowLine.nexthop");
+_Static_assert(__builtin_offsetof(struct tunny_flow_line, tenant) == 60, "FlowLine.tenant");
+
 #define TUNNY_HASH_MUL_A 0x9e3779b97f4a7c15ULL
 #define TUNNY_HASH_MUL_B 0xc4ceb9fe1a85ec53ULL
 
@@ -866,6 +906,29 @@ static __always_inline __u16 tunny_source_port(__u64 flow_hash)
 static __always_inline __u32 tunny_flow_label(__u64 flow_hash)
 {
 	return (__u32)(flow_hash >> 14) & 0xFFFFF;
+}
+
+static __always_inline __u64 tunny_flow_place(__u64 addresses, __u64 rest, __u64 salt)
+{
+	__u64 x = (addresses ^ salt) * TUNNY_HASH_MUL_A;
+	x ^= x >> 32;
+	x = (x ^ rest) * TUNNY_HASH_MUL_B;
+	return x ^ (x >> 29);
+}
+
+static __always_inline __u32 tunny_version_of_vpc(__u32 vni, __u64 salt)
+{
+	return tunny_bucket_of(tunny_hash1((__u64)vni << 40, salt), TUNNY_FLOW_VERSIONS);
+}
+
+static __always_inline __u32 tunny_version_of_v4(__u32 vni, __u32 addr, __u64 salt)
+{
+	return tunny_bucket_of(tunny_hash1((__u64)vni << 40 | (__u64)addr << 8, salt), TUNNY_FLOW_VERSIONS);
+}
+
+static __always_inline __u32 tunny_version_of_v6(__u32 vni, __u64 hi, __u64 lo, __u64 salt)
+{
+	return tunny_bucket_of(tunny_hash3(vni, hi, lo, salt), TUNNY_FLOW_VERSIONS);
 }
 
 /* Why a packet with this source (or destination) is not forwarded: docs/reference/special-addresses.md. 0: it is. */

@@ -42,6 +42,7 @@ static __always_inline int find_nexthop(struct packet *p)
 	if (member >= TUNNY_GROUP_NEXTHOPS_MAX)
 		return DROP_UNDERLAY_NO_ROUTE;
 	line = READ_ONCE(group->members[member]);
+	p->nexthop_line = line;
 	p->nexthop = line ? line_near(&near, line) : NULL;
 	return p->nexthop ? GO : DROP_UNDERLAY_NO_ROUTE;
 }

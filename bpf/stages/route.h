@@ -12,6 +12,7 @@
 #include "../tables/lpm.h"
 #include "../tables/prefetch.h"
 #include "../tables/vm.h"
+#include "../tables/flow_cache.h"
 
 /* Who may owe an ICMP error: the software path decides. */
 static __always_inline int icmp_or(__u64 options, int reason)
@@ -75,6 +76,9 @@ static __always_inline int enter_peer(struct tunny_root *root, struct walk *w, _
 	struct tenant t;
 
 	tunny_prefetch(vni, w->dst_lo, TUNNY_SLOTS_MAX);
+	w->versions = flow_version(tunny_version_of_vpc(vni, root->salt)) + flow_version(tunny_version_of_v4(vni, w->dst_lo, root->salt));
+	/* Versions come before tables. */
+	asm volatile("" ::: "memory");
 	if (!tenant_find(root, vni, &t))
 		return DROP_ROUTE_PEER_GONE;
 	w->vni = vni;
@@ -170,13 +174,14 @@ __noinline int tunny_walk(struct walk *w)
 	return DROP_ROUTE_PEER_LOOP;
 }
 
-static __always_inline int route(struct packet *p)
+static __always_inline int route(struct packet *p, struct end *e)
 {
 	struct walk *w;
 	int end;
 
 	if (likely(p->own && p->roots & TUNNY_ROOT_SIMPLE && own_entry_holds(p))) {
 		p->vm_found = 1;
+		p->hops = 0;
 		p->to_policy = p->policy;
 		return GO;
 	}
@@ -198,6 +203,8 @@ static __always_inline int route(struct packet *p)
 	p->gateway_mac = w->gateway_mac;
 	p->to_policy = w->policy;
 	p->vm_found = w->found;
+	p->hops = w->hops;
+	e->flow_versions += w->versions;
 	p->vm = w->vm;
 	return GO;
 }

@@ -12,6 +12,7 @@ struct walk {
 	__u64 roots;		/* of the VPC at hand */
 	__u64 gateway_mac;	/* of the VPC at hand */
 	__u64 policy;		/* of the VPC at hand */
+	__u64 versions;		/* of the VPC at hand and the destination in it, if it is a peer's */
 	__u32 vni;		/* of the VPC at hand */
 	__u32 hops;		/* 0: the VPC at hand is the ingress VPC */
 	__u32 own_missed;	/* the destination's bucket in the ingress VPC had no stable entry of it */
@@ -36,6 +37,7 @@ static __always_inline void walk_to(struct walk *w, __u32 vni, __u32 v6, __u64 h
 {
 	w->hops = 0;
 	w->found = 0;
+	w->versions = 0;
 	w->own_missed = 0;
 	w->vni = vni;
 	w->v6 = v6;

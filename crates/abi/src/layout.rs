@@ -175,8 +175,10 @@ layouts! {
         wire_words: [u64; 8],
         /// VPCs that have security groups. If there are any, engines ask early for what judging a packet takes.
         filtered: u64,
+        /// Version of everything that flow caches depend on and that has no word of its own: settings, NCs, groups of next hops.
+        flow_version: u64,
         /// Room for later versions.
-        reserved: [u64; 91],
+        reserved: [u64; 90],
         /// GCRA time of all punts together, committed rate (engine-written), ns.
         punt_total_tat: u64,
         /// The same, peak rate.
@@ -455,8 +457,14 @@ layouts! {
         drop_overflow: u64,
         /// Packets that stage nat sent on, of those in `forwarded`.
         nat: u64,
+        /// Packets that the flow cache sent on, of those in `forwarded`.
+        flow_hits: u64,
+        /// Lines written in the flow cache.
+        flow_fills: u64,
+        /// Lines of other flows that were overwritten.
+        flow_evictions: u64,
         /// Room for later versions.
-        reserved: [u64; 21],
+        reserved: [u64; 18],
         /// Drops by reason number.
         drops: [u64; 128],
         /// Punts by reason number.

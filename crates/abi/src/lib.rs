@@ -6,6 +6,7 @@
 //! functions too: a loader refuses a BPF object with another one. A new drop reason is another program over the same tables.
 
 pub mod address;
+pub mod flow_cache;
 pub mod hash;
 pub mod layout;
 pub mod limits;
@@ -17,6 +18,11 @@ pub mod states;
 pub mod value;
 
 pub use address::*;
+pub use flow_cache::{
+    flow_place, version_of_v4, version_of_v6, version_of_vpc, FlowLine, FLOW_BITS, FLOW_CHANGING, FLOW_CHUNK_BYTES,
+    FLOW_CHUNK_LINES, FLOW_EVICT_ONE_IN, FLOW_LAYOUTS, FLOW_PROTOCOL_SHIFT, FLOW_VERSIONS, FLOW_VM_SHIFT,
+    FLOW_VNI_SHIFT,
+};
 pub use hash::*;
 pub use layout::*;
 pub use limits::*;
@@ -56,7 +62,8 @@ pub fn c_header() -> String {
 }
 
 fn c_body() -> String {
-    [c_limits(), c_reasons(), c_layouts(), hash::c_source(), special::c_functions()].concat()
+    let hashes = hash::c_source() + "\n" + flow_cache::c_source();
+    [c_limits(), c_reasons(), c_layouts(), hashes, special::c_functions()].concat()
 }
 
 /// Limits and the bits of words.
@@ -67,7 +74,8 @@ fn c_limits() -> String {
         let _ = writeln!(s, "#define TUNNY_{name} {value}U");
     }
     s.push('\n');
-    for (name, value, _) in layout::BITS.iter().chain(session::SESSION_BITS).chain(states::STATES_BITS) {
+    for (name, value, _) in layout::BITS.iter().chain(session::SESSION_BITS).chain(states::STATES_BITS).chain(FLOW_BITS)
+    {
         let suffix = if *value > u64::from(u32::MAX) || is_word(name) { "ULL" } else { "U" };
         let _ = writeln!(s, "#define TUNNY_{name} {value:#x}{suffix}");
     }
@@ -89,7 +97,7 @@ fn c_reasons() -> String {
 
 fn c_layouts() -> String {
     let mut s = String::new();
-    for l in layout::LAYOUTS.iter().chain(session::SESSION_LAYOUTS).chain(states::STATES_LAYOUTS) {
+    for l in layout::LAYOUTS.iter().chain(session::SESSION_LAYOUTS).chain(states::STATES_LAYOUTS).chain(FLOW_LAYOUTS) {
         let _ = writeln!(s, "struct tunny_{} {{", snake(l.name));
         for f in l.fields {
             let array = if f.count > 0 { format!("[{}]", f.count) } else { String::new() };
@@ -185,7 +193,7 @@ mod tests {
 
     #[test]
     fn layouts_have_no_holes() {
-        for l in LAYOUTS.iter().chain(SESSION_LAYOUTS).chain(STATES_LAYOUTS) {
+        for l in LAYOUTS.iter().chain(SESSION_LAYOUTS).chain(STATES_LAYOUTS).chain(FLOW_LAYOUTS) {
             let mut at = 0;
             for f in l.fields {
                 assert_eq!(f.offset, at, "{}.{}", l.name, f.name);

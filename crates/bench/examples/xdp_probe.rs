@@ -4,6 +4,8 @@
 //! [BENCH...]`, as root; a bench by its name is run as by `tunny-lab bench`, without the other crates that the binary needs.
 //!
 //! TUNNY_OBJECT: another compiled `gateway.bpf.c` than the one built in, to compare two of them without building anything else.
+//! TUNNY_FLOW_LINES: lines of each CPU's flow cache (none).
+//! TUNNY_COMPARE: several objects in turns in one run, `OBJECT[:LINES][,...]`, on 128, 2,048 and a million flows.
 //! TUNNY_SAMPLES: samples of each figure (5); the median is printed.
 
 use bench::drive::{Driver, PACKETS};
@@ -73,6 +75,51 @@ fn filtered(vpcs: u32, count: u32, samples: usize) -> Result<(), Error> {
     Ok(())
 }
 
+/// Objects side by side, in turns: TUNNY_COMPARE is `OBJECT[:lines of the flow cache][,...]`.
+fn compare(list: &str, samples: usize) -> Result<(), Error> {
+    let workload = Workload::region(100_000, 10, 4096, SEED);
+    let packets = workload.packets(PACKETS, 20, SEED);
+    let mut nodes = Vec::new();
+    for entry in list.split(',') {
+        let (object, lines) = entry.split_once(':').unwrap_or((entry, "0"));
+        std::env::set_var("TUNNY_OBJECT", object);
+        std::env::set_var("TUNNY_FLOW_LINES", lines);
+        nodes.push((entry, BpfNode::new(&workload)?));
+    }
+    let driver = Driver::new(&packets, 64 << 20)?;
+    for flows in [128, 2048, PACKETS] {
+        driver.load(&packets[..flows * bench::workload::PACKET_SLOT]);
+        for (_, node) in &nodes {
+            for _ in 0..if flows == PACKETS { 4 } else { 2 } {
+                driver.time(node.engine.program(), PACKETS as u32)?;
+            }
+        }
+        let before: Vec<_> = nodes.iter().map(|(_, node)| node.stats()).collect();
+        let mut times = vec![Vec::new(); nodes.len() + 2];
+        for _ in 0..samples {
+            times[0].push(driver.time(driver.program("nothing")?, PACKETS as u32)?);
+            times[1].push(driver.time(driver.program("bare")?, PACKETS as u32)?);
+            for (time, (_, node)) in times[2..].iter_mut().zip(&nodes) {
+                time.push(driver.time(node.engine.program(), PACKETS as u32)?);
+            }
+        }
+        let driver_ns = stats::median(&times[0]);
+        let bare: Vec<f64> = times[1].iter().map(|t| t - driver_ns).collect();
+        println!("{flows} flows: driver {driver_ns:.0}, bare net {:.0}", stats::median(&bare));
+        for ((time, (name, node)), before) in times[2..].iter().zip(&nodes).zip(before) {
+            let ratios: Vec<f64> = time.iter().zip(&bare).map(|(t, b)| (t - driver_ns) / b).collect();
+            let after = node.stats();
+            let hits = (after.flow_hits - before.flow_hits) as f64 / (after.forwarded - before.forwarded) as f64;
+            println!(
+                "   {name}: net {:.0}, ratio {:.2}, hits {hits:.3}",
+                stats::median(time) - driver_ns,
+                stats::median(&ratios)
+            );
+        }
+    }
+    Ok(())
+}
+
 /// Benches of the registry that are named.
 fn benches(wanted: &[String], samples: usize) -> Result<(), Error> {
     let context = Context { seed: SEED, samples, progress: &|_| () };
@@ -91,6 +138,9 @@ fn main() -> Result<(), Error> {
     let want = |what: &str| wanted.is_empty() || wanted.iter().any(|w| w == what);
     let samples = std::env::var("TUNNY_SAMPLES").ok().and_then(|s| s.parse().ok()).unwrap_or(5);
     cpu::pin(0, cpu::count() - 1).map_err(Error::io("pinning"))?;
+    if let Ok(list) = std::env::var("TUNNY_COMPARE") {
+        return compare(&list, samples);
+    }
     if want("rounds") {
         rounds();
     }

@@ -81,7 +81,8 @@ impl BpfNode {
             Ok(path) => Some(std::fs::read(path).map_err(Error::io("reading the object"))?),
             Err(_) => None,
         };
-        let engine = XdpEngine::open_or_create(&xdp::Options { pins: None, object });
+        let flow_lines = std::env::var("TUNNY_FLOW_LINES").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
+        let engine = XdpEngine::open_or_create(&xdp::Options { object, flow_lines, ..Default::default() });
         BpfNode::with(engine.map_err(Error::failed("loading the XDP program"))?, workload, 1)
     }
 

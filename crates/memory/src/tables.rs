@@ -3,7 +3,7 @@
 
 use crate::grace::Readers;
 use crate::line_memory::{arena_bytes, Head, Heap, LineMemory, Plain, Shared};
-use abi::{Root, Stats, LINE_BITS, LINE_BYTES, SEGMENTS_MAX, SLOTS_MAX};
+use abi::{Root, Stats, FLOW_VERSIONS, LINE_BITS, LINE_BYTES, SEGMENTS_MAX, SLOTS_MAX};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -24,6 +24,8 @@ pub unsafe trait Memory: LineMemory<Root> {
     }
     /// Where Rust readers announce themselves.
     fn readers(&self) -> &Readers;
+    /// Versions by which flow caches hold their lines (`abi::flow_cache`): FLOW_VERSIONS words.
+    fn flow_versions(&self) -> &[AtomicU64];
 }
 
 /// The part in front of the lines.
@@ -33,6 +35,7 @@ pub struct TableHead {
     limit: AtomicU32,
     readers: Readers,
     stats: [Stats; SLOTS_MAX as usize],
+    flow_versions: [AtomicU64; FLOW_VERSIONS as usize],
 }
 
 // SAFETY: the root is its first field, and all of its fields are whole numbers.
@@ -58,6 +61,9 @@ unsafe impl<const SHARED: bool> Memory for Plain<TableHead, SHARED> {
     }
     fn readers(&self) -> &Readers {
         &self.head().readers
+    }
+    fn flow_versions(&self) -> &[AtomicU64] {
+        &self.head().flow_versions
     }
 }
 

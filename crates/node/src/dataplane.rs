@@ -84,21 +84,23 @@ impl DataPlane {
         let mut memory_note = None;
         let (memory, xdp, took_over): (Arc<dyn Memory>, _, _) = match choice {
             Choice::User | Choice::None => (Arc::new(heap()?), None, false),
-            Choice::Auto | Choice::Xdp => match XdpEngine::open_or_create(&xdp::Options { pins, object: None }) {
-                Ok(engine) => {
-                    let took_over = engine.origin() == xdp::Origin::Adopted;
-                    if took_over {
-                        // The state's lock says that whoever read these tables before is dead.
-                        engine.memory().readers().forget_all();
+            Choice::Auto | Choice::Xdp => {
+                match XdpEngine::open_or_create(&xdp::Options { pins, object: None, flow_lines: 0 }) {
+                    Ok(engine) => {
+                        let took_over = engine.origin() == xdp::Origin::Adopted;
+                        if took_over {
+                            // The state's lock says that whoever read these tables before is dead.
+                            engine.memory().readers().forget_all();
+                        }
+                        (engine.memory(), Some(engine), took_over)
                     }
-                    (engine.memory(), Some(engine), took_over)
+                    Err(error) if choice == Choice::Xdp => return Err(error.into()),
+                    Err(error) => {
+                        memory_note = Some(error.to_string());
+                        (Arc::new(heap()?), None, false)
+                    }
                 }
-                Err(error) if choice == Choice::Xdp => return Err(error.into()),
-                Err(error) => {
-                    memory_note = Some(error.to_string());
-                    (Arc::new(heap()?), None, false)
-                }
-            },
+            }
         };
         let shared = Shared { stop: Arc::default(), hub, wanted: Arc::new(|_| {}) };
         Ok(Self {

@@ -5,9 +5,9 @@
 //! TUNNY_SEED repeats a run, TUNNY_PACKETS says how many packets (default 220,000).
 mod common;
 
-use abi::{DropReason, PuntReason};
+use abi::{DropReason, PuntReason, FLOW_CHUNK_LINES};
 use common::XdpRunner;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use testkit::case::Counter;
 use testkit::dissect::dissect;
@@ -21,6 +21,8 @@ use testkit::runner::{describe, End, Engine, Seen};
 use testkit::user::UserEngine;
 
 const PER_REGION: usize = 10_000;
+/// Packets that may come again.
+const RECENT: usize = 12;
 const NOW: u64 = 1_000_000_000_000;
 
 /// The XDP program with the software path behind it, and the software path alone on tables of its own.
@@ -31,9 +33,23 @@ struct Pair {
 
 #[test]
 fn rust_and_xdp_agree_on_random_packets() {
-    let Some(xdp) = XdpRunner::new() else { return };
+    if let Some(xdp) = XdpRunner::new() {
+        agree(xdp, "differential", 4, 0);
+    }
+}
+
+/// A small flow cache, packets that go on and come again, and a change every hundred packets.
+#[test]
+fn rust_and_xdp_agree_on_random_flows_with_a_flow_cache() {
+    if let Some(xdp) = XdpRunner::with_flow_cache(FLOW_CHUNK_LINES) {
+        agree(xdp, "flow-cache", 100, 85);
+    }
+}
+
+/// So many changes of each region; so many percent of the packets have been there before.
+fn agree(xdp: XdpRunner, name: &str, changes: usize, again: usize) {
     let mut pair = Pair { xdp, rust: UserEngine::default() };
-    let (seed, mut rng) = Rng::seeded("differential");
+    let (seed, mut rng) = Rng::seeded(name);
     let packets = std::env::var("TUNNY_PACKETS").ok().and_then(|n| n.parse().ok()).unwrap_or(220_000);
     let mut seen = BTreeMap::<String, u64>::new();
     let splits = pair.xdp.can_split();
@@ -44,14 +60,18 @@ fn rust_and_xdp_agree_on_random_packets() {
     let mut done = 0;
     while done < packets {
         let mut region = random::region(&mut rng, Size::default());
+        let mut recent = VecDeque::<Packet>::new();
         pair.start(&region).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{region}"));
         for i in 1..=PER_REGION {
-            if i % (PER_REGION / 4) == 0 {
+            if i % (PER_REGION / changes) == 0 {
                 // Both writers carry a change over; counters and meters go on.
                 random::change(&mut rng, &mut region);
                 pair.change(&region).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{region}"));
             }
-            let packet = random::packet(&mut rng, &region);
+            let packet = match recent.is_empty() || !rng.chance(again) {
+                true => random::packet(&mut rng, &region),
+                false => recent[rng.below(recent.len())].clone(),
+            };
             let frame = packet.encode();
             let port = 1 + rng.below(2) as u32;
             if frame.len() < 14 {
@@ -62,7 +82,13 @@ fn rust_and_xdp_agree_on_random_packets() {
             let split = splits && packet.pad.is_empty() && rng.chance(10);
             pair.xdp.linear = if split { 14 + rng.below(frame.len().min(160) - 13) as u32 } else { 0 };
             match pair.compare(&region, &frame, port) {
-                Ok(what) => *seen.entry(what).or_default() += 1,
+                Ok(what) => {
+                    if again != 0 && what == "forward" {
+                        recent.truncate(RECENT - 1);
+                        recent.push_front(packet);
+                    }
+                    *seen.entry(what).or_default() += 1;
+                }
                 Err(e) => {
                     let case = minimise(&mut pair, region, packet, port);
                     panic!("seed {seed}, packet {done}: {e}\n{case}");
@@ -72,6 +98,9 @@ fn rust_and_xdp_agree_on_random_packets() {
         pair.xdp.linear = 0;
         pair.compare_counters(&region).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     }
+    let hits = pair.xdp.flow_hits();
+    println!("{hits} packets were sent on by the flow cache");
+    assert!(again == 0 || hits * 50 > done as u64, "the flow cache had too little to do: {hits} of {done}");
     println!("{done} packets, no difference in bytes, reasons and counters:");
     seen.iter().for_each(|(what, n)| println!("  {n:>8} {what}"));
     // The generator has teeth only while packets get far and fail in many ways.

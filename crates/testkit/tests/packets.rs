@@ -6,7 +6,8 @@ mod common;
 
 use states::{Spec, TableKind};
 use std::path::Path;
-use testkit::case::{self, Case};
+use testkit::case::{self, Case, Outcome, Step};
+use testkit::region::Region;
 use testkit::runner::{run_case, run_case_with, Engine};
 use testkit::user::UserEngine;
 
@@ -89,6 +90,39 @@ fn every_case_that_the_readme_promises_is_there() {
 fn all_cases_on_the_xdp_program() {
     if let Some(mut engine) = common::XdpRunner::new() {
         run_all(&mut engine);
+    }
+}
+
+/// A case whose packets that the fast path sends on come twice, so that the second finds what the flow cache keeps of the first. One that counts,
+/// or limits a rate, stays as it is.
+fn twice(case: &Case) -> Case {
+    let mut case = case.clone();
+    let metered = |r: &Region| r.vpcs.iter().any(|v| v.meter.is_some() || v.vms.iter().any(|vm| vm.meter.is_some()));
+    let regions = case.steps.iter().filter_map(|s| if let Step::Tables(r) = s { Some(&**r) } else { None });
+    if regions.chain([&case.region]).any(metered) || case.steps.iter().any(|s| matches!(s, Step::Count(..))) {
+        return case;
+    }
+    for step in &mut case.steps {
+        if let Step::Input(input) = step {
+            let plain =
+                matches!(input.outcome, Outcome::Forward(..)) && input.punt.is_none() && input.generated.is_empty();
+            input.times *= if plain { 2 } else { 1 };
+        }
+    }
+    case
+}
+
+/// What the flow cache keeps changes no outcome; and it does keep something.
+#[test]
+fn all_cases_on_the_xdp_program_with_a_flow_cache() {
+    if let Some(mut engine) = common::XdpRunner::with_flow_cache(1 << 14) {
+        run_each(&mut engine, &mut |engine, case| run_case(engine, &twice(case)));
+        let hits = engine.flow_hits();
+        println!("{hits} packets were sent on by the flow cache");
+        assert!(
+            hits > 100 || std::env::var("TUNNY_CASE").is_ok(),
+            "only {hits} packets were sent on by the flow cache"
+        );
     }
 }
 

@@ -47,6 +47,14 @@ pub enum XdpError {
         /// Its name.
         name: &'static str,
     },
+    /// More lines than a BPF map can number.
+    #[error("A flow cache of {lines} lines for each of {cpus} CPUs is more than a BPF map can hold: make it at most {} lines.", u32::MAX / cpus)]
+    FlowCache {
+        /// Lines of each CPU.
+        lines: u32,
+        /// Possible CPUs.
+        cpus: u32,
+    },
     /// The kernel is too old.
     #[error("Linux {have} is too old for the XDP engine: it needs {need} or newer. Use the `user` engine instead.")]
     Kernel {

@@ -8,12 +8,12 @@
 
 use crate::segments::{Kind, Segments};
 use crate::sys::Mapping;
-use abi::{Root, SessionRoot, Stats, SEGMENTS_MAX, SESSION_SEGMENTS_MAX, SLOTS_MAX};
+use abi::{Root, SessionRoot, Stats, FLOW_VERSIONS, SEGMENTS_MAX, SESSION_SEGMENTS_MAX, SLOTS_MAX};
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use tables::{LineMemory, Memory, Readers, ARENA_BYTES};
 
 /// Bytes of the map that holds the Rust readers' slots.
@@ -48,6 +48,7 @@ pub type BpfMemory = BpfLineMemory<Root, TableMaps>;
 pub struct TableMaps {
     stats: Mapping,
     readers: Mapping,
+    flow_versions: Mapping,
 }
 
 impl<R, More> BpfLineMemory<R, More> {
@@ -93,10 +94,11 @@ unsafe impl<R, More: Send + Sync> LineMemory<R> for BpfLineMemory<R, More> {
 }
 
 impl TableMaps {
-    pub(crate) fn open(stats: BorrowedFd, readers: BorrowedFd) -> io::Result<TableMaps> {
+    pub(crate) fn open(stats: BorrowedFd, readers: BorrowedFd, flow_versions: BorrowedFd) -> io::Result<TableMaps> {
         Ok(TableMaps {
             stats: Mapping::of_map(stats, size_of::<Stats>() * SLOTS_MAX as usize, true)?,
             readers: Mapping::of_map(readers, READERS_BYTES, true)?,
+            flow_versions: Mapping::of_map(flow_versions, FLOW_VERSIONS as usize * 8, true)?,
         })
     }
 }
@@ -110,5 +112,10 @@ unsafe impl Memory for BpfMemory {
     fn readers(&self) -> &Readers {
         // SAFETY: the mapping is longer than Readers, page-aligned and was zeroed by the kernel; zeroes are valid Readers.
         unsafe { &*self.more.readers.at().cast::<Readers>() }
+    }
+
+    fn flow_versions(&self) -> &[AtomicU64] {
+        // SAFETY: the mapping has that many words, is page-aligned and lives as long as the struct; all access is atomic.
+        unsafe { std::slice::from_raw_parts(self.more.flow_versions.at().cast(), FLOW_VERSIONS as usize) }
     }
 }

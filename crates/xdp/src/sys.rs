@@ -36,6 +36,11 @@ pub(crate) fn create_array(name: &str, value_bytes: u32, entries: u32) -> io::Re
     create_array_with(name, value_bytes, entries, bpf::BPF_F_MMAPABLE)
 }
 
+/// The same, which no process can map: the kernel chooses its memory freely.
+pub(crate) fn create_plain_array(name: &str, value_bytes: u32, entries: u32) -> io::Result<OwnedFd> {
+    create_array_with(name, value_bytes, entries, 0)
+}
+
 /// The same, for an array of maps whose elements differ in their number of entries.
 pub(crate) fn create_inner_array(name: &str, value_bytes: u32, entries: u32) -> io::Result<OwnedFd> {
     create_array_with(name, value_bytes, entries, bpf::BPF_F_MMAPABLE | bpf::BPF_F_INNER_MAP)

@@ -425,6 +425,9 @@ unsafe impl Memory for Scarce {
     fn readers(&self) -> &crate::Readers {
         self.0.readers()
     }
+    fn flow_versions(&self) -> &[std::sync::atomic::AtomicU64] {
+        self.0.flow_versions()
+    }
 }
 
 #[test]

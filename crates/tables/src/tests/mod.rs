@@ -22,6 +22,7 @@ mod peers;
 mod refusals;
 mod trees;
 mod undo;
+mod versions;
 mod world;
 
 /// A protection that a test takes away, to show that the checkers notice.
@@ -33,6 +34,10 @@ pub(crate) enum Fault {
     NoGrace,
     /// The tenant's generation switches before its entries are written.
     PublishEarly,
+    /// Versions of flow caches are not raised.
+    NoVersions,
+    /// They are raised before anything of a change is visible, and not marked meanwhile.
+    VersionsEarly,
 }
 
 /// Sets a flag when it goes, also by a panic: a failing test must not leave its readers running.

@@ -28,6 +28,11 @@ fn addr4(n: u32) -> u32 {
     0x0a01_0000 + n * 3 + 1
 }
 
+/// Address of a VM.
+pub(crate) fn vm_addr4(n: u32) -> u32 {
+    addr4(n)
+}
+
 fn addr6(n: u32) -> u128 {
     (0x2001_0db8u128 << 96) + (u128::from(n % 2) << 64) + u128::from(n) + 1
 }

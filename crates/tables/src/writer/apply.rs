@@ -20,12 +20,15 @@ impl Writer {
     pub(super) fn apply(&mut self, commit: &Commit, mut plan: Plan<'_>) -> io::Result<CommitReport> {
         let mut report = CommitReport::default();
         let mut tenants = std::mem::take(&mut plan.tenants);
+        // Filling takes the plan apart.
+        let concerned = self.concerned(commit, &plan, &tenants);
         let mut fill = self.begin(tenants.len());
         if let Err(e) = self.fill(&plan, &mut tenants, &mut fill, &mut report) {
             self.take_back(&plan, &tenants, fill);
             return Err(e);
         }
         // From here on nothing can fail.
+        self.begin_change(&concerned);
         self.store.arena.keep();
         self.store.links.clear();
         self.tenants.reserve(tenants.iter().filter(|t| t.is_new).count());
@@ -41,6 +44,7 @@ impl Writer {
         }
         self.remove_members(&plan);
         self.remove_ncs(&plan);
+        self.end_change(&concerned);
         self.after(&plan);
         self.commits += 1;
         self.store.root.set(root!(generation), self.commits);

@@ -35,7 +35,7 @@ impl Writer {
         }
         let old = self.store.root.get(root!(public_roots));
         let new = self.all_or_nothing(|w| w.roots_of(&r4, &r6))?;
-        self.store.root.set(root!(public_roots), new);
+        self.change_all(|w| w.store.root.set(root!(public_roots), new));
         let mut blocks = Vec::new();
         public_blocks(self, old, &mut |b| {
             blocks.push(b);
@@ -67,7 +67,7 @@ impl Writer {
     /// Leads the way to the Internet over these groups, or nowhere. One store.
     pub fn set_internet(&mut self, v4: Option<GroupId>, v6: Option<GroupId>) {
         let line = |g: Option<GroupId>| g.map_or(0, |g| u64::from(g.0));
-        self.store.root.set(root!(internet), line(v4) | line(v6) << 32);
+        self.change_all(|w| w.store.root.set(root!(internet), line(v4) | line(v6) << 32));
     }
 
     /// Whether the way to the Internet leads over a group.

@@ -35,6 +35,7 @@ mod state;
 mod trees;
 mod underlay;
 mod undo;
+mod versions;
 
 #[cfg(test)]
 pub(crate) use audit::{audit, Expected};
@@ -257,12 +258,15 @@ impl Writer {
     /// reading). Engines start to work when this returns.
     pub fn create(memory: Arc<dyn Memory>, options: WriterOptions) -> io::Result<Writer> {
         let root = RootRef::new(&*memory);
+        // Versions never go back, whatever becomes of the tables.
+        let version = root.get(root!(flow_version));
         root.set(root!(magic), 0);
         memory.grace();
         memory.readers().wait();
         for offset in (0..size_of::<Root>()).step_by(8) {
-            root.set(offset, 0);
+            root.set(offset, if offset == root!(flow_version) { version } else { 0 });
         }
+        versions::take_over(&*memory);
         let mut writer = Writer::blank(memory, options);
         let slots = (options.xdp_slots + options.worker_slots).clamp(1, SLOTS_MAX);
         writer.store.arena.forget_content();
@@ -341,26 +345,21 @@ impl Writer {
 
     /// Changes settings of the gateway that do not touch tables (also part of a commit).
     pub fn set_gateway(&mut self, g: &GatewaySettings) {
-        let root = &self.store.root;
-        let v6 = g.vtep6.map_or(0, |a| a.to_bits());
-        for (offset, word) in [
-            (root!(vtep4), u64::from(g.vtep4.map_or(0, |a| a.to_bits()))),
-            (root!(vtep6_hi), (v6 >> 64) as u64),
-            (root!(vtep6_lo), v6 as u64),
-            (root!(punt_limit_tenant), g.punts_tenant.committed.word()),
-            (root!(punt_limit_total), g.punts_total.committed.word()),
-            (root!(punt_peak_tenant), g.punts_tenant.peak.word()),
-            (root!(punt_peak_total), g.punts_total.peak.word()),
-            (root!(icmp_limit_tenant), g.icmp_limit_tenant.word()),
-            (root!(options), g.options),
-        ] {
-            root.set(offset, word);
-        }
+        self.change_all(|w| w.store_gateway(g));
+    }
+
+    fn store_gateway(&mut self, g: &GatewaySettings) {
+        gateway_words(g).into_iter().for_each(|(offset, word)| self.store.root.set(offset, word));
+    }
+
+    /// Whether these settings are others than the present ones.
+    fn changes_gateway(&self, g: &GatewaySettings) -> bool {
+        gateway_words(g).into_iter().any(|(offset, word)| self.store.root.get(offset) != word)
     }
 
     /// Stores the options word alone (capture and sampling bits change often).
     pub fn set_options(&mut self, options: u64) {
-        self.store.root.set(root!(options), options);
+        self.change_all(|w| w.store.root.set(root!(options), options));
     }
 
     /// The options word.
@@ -600,6 +599,22 @@ impl Writer {
     fn tenant_chunk_lines(&self) -> u32 {
         (2 << TENANT_CHUNK_SHIFT) + (self.tenant_words() << (TENANT_CHUNK_SHIFT - 3))
     }
+}
+
+/// The words of the root that say these settings.
+fn gateway_words(g: &GatewaySettings) -> [(usize, u64); 9] {
+    let v6 = g.vtep6.map_or(0, |a| a.to_bits());
+    [
+        (root!(vtep4), u64::from(g.vtep4.map_or(0, |a| a.to_bits()))),
+        (root!(vtep6_hi), (v6 >> 64) as u64),
+        (root!(vtep6_lo), v6 as u64),
+        (root!(punt_limit_tenant), g.punts_tenant.committed.word()),
+        (root!(punt_limit_total), g.punts_total.committed.word()),
+        (root!(punt_peak_tenant), g.punts_tenant.peak.word()),
+        (root!(punt_peak_total), g.punts_total.peak.word()),
+        (root!(icmp_limit_tenant), g.icmp_limit_tenant.word()),
+        (root!(options), g.options),
+    ]
 }
 
 /// The address of an NC as one number, cheap to hash. IPv4 addresses lie in ::1:0:0/96, which is no unicast space.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The POLICY word of a VPC: what its packets need besides forwarding, and the epoch under which its sessions are judged.
 
+use super::versions::Concerned;
 use super::Writer;
 use abi::*;
 use memory::root;
@@ -13,7 +14,15 @@ impl Writer {
     /// Sets the flags (POLICY_*) of a VPC's POLICY word and raises its epoch, so that its sessions are judged again. False
     /// if there is no such VPC.
     pub fn set_policy(&mut self, vni: Vni, flags: u64) -> bool {
-        let Some(state) = self.tenants.get(&vni) else { return false };
+        if !self.tenants.contains_key(&vni) {
+            return false;
+        }
+        self.change(&Concerned::vpc(vni, self.store.salt), |w| w.store_policy(vni, flags));
+        true
+    }
+
+    fn store_policy(&mut self, vni: Vni, flags: u64) {
+        let state = &self.tenants[&vni];
         let line = self.store.lines.at(self.tenant_line(state.id));
         let epoch = line.word(POLICY).wrapping_add(1 << POLICY_EPOCH_SHIFT) & EPOCHS;
         line.set(POLICY, epoch | flags & !EPOCHS);
@@ -28,7 +37,6 @@ impl Writer {
             let bucket = self.store.lines.at(place.line);
             bucket.set(place.slot, bucket.word(place.slot) & !(TENANT_NAT | TENANT_FILTERED) | self.nat_flag(state.id));
         }
-        true
     }
 
     /// Tells engines how many VPCs have security groups.

@@ -240,7 +240,7 @@ impl Writer {
             self.grace();
         }
         if let Some(gateway) = &commit.gateway {
-            self.set_gateway(gateway);
+            self.store_gateway(gateway);
         }
         self.publish_tenants(ready);
         for r in ready.iter().filter(|r| !r.is_new) {

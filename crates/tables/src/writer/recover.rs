@@ -108,6 +108,7 @@ impl Writer {
         let corrupt = AttachError::Corrupt { what: "blocks overlap" };
         w.store.arena = Arena::attach(w.memory.clone(), options.limits.segments, &mut marks.live).ok_or(corrupt)?;
         w.repair(repairs);
+        super::versions::take_over(&*w.memory);
         Ok(w)
     }
 

@@ -142,6 +142,12 @@ impl Writer {
                 id
             }
         };
+        self.change_all(|w| w.store_members(id, wanted));
+        Ok(id)
+    }
+
+    /// Changes the members of a group in place.
+    fn store_members(&mut self, id: GroupId, wanted: Vec<NexthopId>) {
         let line = self.store.lines.at(id.0);
         let mut now = self.underlay.groups.remove(&id).unwrap_or_default();
         // What is wanted and not there yet; of what is there, which places stay.
@@ -182,7 +188,6 @@ impl Writer {
             line.set_half(0, now.len() as u32);
         }
         self.underlay.groups.insert(id, now);
-        Ok(id)
     }
 
     /// Removes a group that no NC is bound to. False if one is, or it does not exist.
@@ -210,7 +215,8 @@ impl Writer {
         let (line, at) = self.nc_word(state.id);
         let line = self.store.lines.at(line);
         let other = line.word(at) & !(u64::from(ROOT_LINE_MASK) << NC_GROUP_SHIFT);
-        line.set(at, other | u64::from(group.map_or(0, |g| g.0)) << NC_GROUP_SHIFT);
+        let word = other | u64::from(group.map_or(0, |g| g.0)) << NC_GROUP_SHIFT;
+        self.change_all(|_| line.set(at, word));
         true
     }
 

@@ -72,6 +72,12 @@ impl XdpRunner {
     /// Loads the program in a namespace of this thread's own. None without root; the test is skipped.
     #[track_caller]
     pub fn new() -> Option<XdpRunner> {
+        XdpRunner::with_flow_cache(0)
+    }
+
+    /// The same with a flow cache of so many lines.
+    #[track_caller]
+    pub fn with_flow_cache(flow_lines: u32) -> Option<XdpRunner> {
         // Without root there is nothing to test; as root every failure is one.
         if !skip::have_root("to load BPF") {
             return None;
@@ -82,7 +88,8 @@ impl XdpRunner {
         let mut set = CpuSet::new();
         set.set(cpu).unwrap();
         sched_setaffinity(nix::unistd::Pid::from_raw(0), &set).unwrap();
-        let engine = XdpEngine::load().unwrap_or_else(|e| panic!("{e}"));
+        let options = xdp::Options { flow_lines, ..xdp::Options::default() };
+        let engine = XdpEngine::open_or_create(&options).unwrap_or_else(|e| panic!("{e}"));
         let (ports, sockets, out) = (HashSet::new(), Vec::new(), vec![0; 65_536]);
         let sessions = engine.session_memory().unwrap_or_else(|e| panic!("{e}"));
         let states = engine.states().unwrap_or_else(|e| panic!("{e}"));
@@ -133,6 +140,11 @@ impl XdpRunner {
             self.engine.add_port(ifindex).map_err(|e| e.to_string())?;
         }
         Ok(())
+    }
+
+    /// Packets that the flow cache sent on so far.
+    pub fn flow_hits(&self) -> u64 {
+        self.engine.stats_total().flow_hits
     }
 
     /// Its sessions and state table, once started.

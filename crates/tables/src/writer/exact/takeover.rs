@@ -279,6 +279,9 @@ unsafe impl Memory for Counted {
     fn readers(&self) -> &crate::Readers {
         self.0.readers()
     }
+    fn flow_versions(&self) -> &[std::sync::atomic::AtomicU64] {
+        self.0.flow_versions()
+    }
 }
 
 /// Readers in the kernel and those in Rust are waited for alike: by a new writer, and whenever something settles.

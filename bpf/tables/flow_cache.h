@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * The flow cache of a CPU, and the versions that say whether a line of it is valid: crate abi, flow_cache.rs. XDP never interrupts itself
+ * on a CPU, so a CPU's lines have one reader and writer and need no order among their words.
+ */
+#ifndef TUNNY_FLOW_CACHE_H
+#define TUNNY_FLOW_CACHE_H
+
+#include "memory.h"
+
+/* Chunks of each CPU, 0: no cache; and the salt of their places. Constants of the loaded program: without a cache its code is gone. */
+const volatile struct {
+	__u32 chunks;
+	__u32 cpus;
+	__u64 salt;
+} tunny_flow SEC(".rodata.flow") = {};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__array(values, struct {
+		__uint(type, BPF_MAP_TYPE_ARRAY);
+		__uint(max_entries, 1);
+		__uint(key_size, sizeof(__u32));
+		__uint(value_size, TUNNY_FLOW_CHUNK_BYTES);
+	});
+} tunny_flow_cache SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, TUNNY_FLOW_VERSIONS);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, __u64);
+} tunny_flow_versions SEC(".maps");
+
+/* Bytes in front of a chunk's first line: the kernel puts its header there, whose end need not be a multiple of 64. */
+static __always_inline __u32 flow_chunk_skip(void)
+{
+	return -value_offset() & 63;
+}
+
+/* The place of a flow in a CPU's cache. NULL: there is none. */
+static __always_inline struct tunny_flow_line *flow_line(__u32 cpu, __u64 hash)
+{
+	void *chunk = map_value(&tunny_flow_cache, cpu * tunny_flow.chunks + tunny_bucket_of(hash, tunny_flow.chunks));
+	__u32 at = tunny_bucket_of(hash << 32, TUNNY_FLOW_CHUNK_LINES);
+
+	if (!chunk)
+		return NULL;
+	chunk = map_value(chunk, 0);
+	if (!chunk)
+		return NULL;
+	OPAQUE(at);
+	if (at >= TUNNY_FLOW_CHUNK_LINES)
+		return NULL;
+	return chunk + flow_chunk_skip() + at * TUNNY_LINE_BYTES;
+}
+
+static __always_inline __u64 flow_version(__u32 number)
+{
+	__u64 *word = map_value(&tunny_flow_versions, number);
+
+	return word ? READ_ONCE(*word) : TUNNY_FLOW_CHANGING;
+}
+
+#endif

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The flow cache: what became of a flow's last packet, one 64-byte line a flow and direction, in front of the stages.
+//!
+//! A cache is an array of lines that one CPU (XDP) or one worker (Rust) has for itself: it alone reads and writes them, and they are
+//! thrown away at will. A flow has one place, `bucket_of(flow_place(...), lines)`. The engine that came through the stages with a
+//! packet writes the line; a packet that finds its own key there goes on with what the line says, if the line is still valid.
+//!
+//! *Versions* say whether it is. There are [`FLOW_VERSIONS`] words, which a change raises and every cache reads: that of a VPC, and
+//! that of an address in a VPC, found by hash; and one word of everything, in the root. A line holds the sum of the words that its
+//! decision depends on, as they were before the first table was read for it. Words only grow, so an equal sum means that none was raised.
+//! Who changes tables adds FLOW_CHANGING to each word concerned before a reader can see anything new, and when all is visible raises the
+//! word and takes FLOW_CHANGING away: no line of a sum with such a bit is written, and none that was written before is valid meanwhile.
+//! A collision of two words costs a packet that goes through the stages again, never a wrong one.
+
+use crate::hash::{bucket_of, hash1, hash3, HASH_MUL_A, HASH_MUL_B};
+use crate::layout::{bits, layouts, CType, Field, Layout};
+
+layouts! {
+    FLOW_LAYOUTS;
+    /// A line of a flow cache: an IPv4 flow that came in a tunnel over IPv4 and goes on in one.
+    FlowLine: 64 {
+        /// Inner source and destination, as the eight bytes in the packet. A line whose `rest` is 0 is empty.
+        addresses: u64,
+        /// VNI << 40 | protocol << 32 | source port << 16 | destination port (0 without ports). Written last.
+        rest: u64,
+        /// Sum of the versions.
+        versions: u64,
+        /// IPv4 address of the NC that sends.
+        sender: u32,
+        /// IPv4 address of the NC that gets it.
+        nc: u32,
+        /// MAC of the destination << 16 | outer source port.
+        mac_port: u64,
+        /// MAC of the gateway in the destination's VPC.
+        gateway_mac: u64,
+        /// VNI of the destination << 40 | VM id << 16.
+        target: u64,
+        /// Line of the next hop.
+        nexthop: u32,
+        /// Tenant id of the VPC that sends.
+        tenant: u32,
+    }
+}
+
+bits! {
+    FLOW_BITS;
+    /// Lines in a chunk of a flow cache. The kernel keeps arrays of at most 32 KiB, its own header included, where it maps memory by huge pages; larger
+    /// ones lie on pages of 4 KiB, of which a random access misses the entry in the TLB as well as the line.
+    FLOW_CHUNK_LINES: u32 = 504;
+    /// Bytes of a chunk: its lines, and room to begin at a multiple of 64.
+    FLOW_CHUNK_BYTES: u32 = 64 * FLOW_CHUNK_LINES + 64;
+    /// Words of versions beside the one in the root.
+    FLOW_VERSIONS: u32 = 1 << 17;
+    /// Version: what it stands for is being changed; added once for each change under way.
+    FLOW_CHANGING: u64 = 1 << 48;
+    /// FlowLine.rest, target: shift of the VNI.
+    FLOW_VNI_SHIFT: u32 = 40;
+    /// FlowLine.rest: shift of the protocol.
+    FLOW_PROTOCOL_SHIFT: u32 = 32;
+    /// FlowLine.target: shift of the VM id (24 bits).
+    FLOW_VM_SHIFT: u32 = 16;
+    /// One of so many packets that find another flow in their place takes it; a power of two. So of two flows that share a place one
+    /// stays, and an attacker's many flows put few lines of others out.
+    FLOW_EVICT_ONE_IN: u32 = 8;
+}
+
+/// Hash of a flow's key; its upper half chooses the place. The salt is the cache's own.
+#[inline(always)]
+pub const fn flow_place(addresses: u64, rest: u64, salt: u64) -> u64 {
+    let mut x = (addresses ^ salt).wrapping_mul(HASH_MUL_A);
+    x ^= x >> 32;
+    x = (x ^ rest).wrapping_mul(HASH_MUL_B);
+    x ^ (x >> 29)
+}
+
+/// Which word is the version of a VPC.
+#[inline(always)]
+pub const fn version_of_vpc(vni: u32, salt: u64) -> u32 {
+    bucket_of(hash1((vni as u64) << 40, salt), FLOW_VERSIONS)
+}
+
+/// Which word is the version of an IPv4 address in a VPC.
+#[inline(always)]
+pub const fn version_of_v4(vni: u32, addr: u32, salt: u64) -> u32 {
+    bucket_of(hash1((vni as u64) << 40 | (addr as u64) << 8, salt), FLOW_VERSIONS)
+}
+
+/// Which word is the version of an IPv6 address in a VPC.
+#[inline(always)]
+pub const fn version_of_v6(vni: u32, addr: u128, salt: u64) -> u32 {
+    bucket_of(hash3(vni as u64, (addr >> 64) as u64, addr as u64, salt), FLOW_VERSIONS)
+}
+
+/// The C twins of the functions above.
+pub fn c_source() -> &'static str {
+    "static __always_inline __u64 tunny_flow_place(__u64 addresses, __u64 rest, __u64 salt)\n{\n\
+\t__u64 x = (addresses ^ salt) * TUNNY_HASH_MUL_A;\n\tx ^= x >> 32;\n\tx = (x ^ rest) * TUNNY_HASH_MUL_B;\n\treturn x ^ (x >> 29);\n}\n\n\
+static __always_inline __u32 tunny_version_of_vpc(__u32 vni, __u64 salt)\n{\n\
+\treturn tunny_bucket_of(tunny_hash1((__u64)vni << 40, salt), TUNNY_FLOW_VERSIONS);\n}\n\n\
+static __always_inline __u32 tunny_version_of_v4(__u32 vni, __u32 addr, __u64 salt)\n{\n\
+\treturn tunny_bucket_of(tunny_hash1((__u64)vni << 40 | (__u64)addr << 8, salt), TUNNY_FLOW_VERSIONS);\n}\n\n\
+static __always_inline __u32 tunny_version_of_v6(__u32 vni, __u64 hi, __u64 lo, __u64 salt)\n{\n\
+\treturn tunny_bucket_of(tunny_hash3(vni, hi, lo, salt), TUNNY_FLOW_VERSIONS);\n}\n"
+}
