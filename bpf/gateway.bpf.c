@@ -9,7 +9,6 @@
 #include "stages/prefetch.h"
 #include "stages/parse.h"
 #include "stages/tenant.h"
-#include "stages/cached.h"
 #include "stages/route.h"
 #include "stages/nat.h"
 #include "stages/filter.h"
@@ -17,6 +16,7 @@
 #include "stages/meter.h"
 #include "stages/rewrite.h"
 #include "stages/emit.h"
+#include "stages/cached.h"
 
 /* Takes the packet in. PASS while the table memory is not ready. */
 static __always_inline int enter(struct packet *p)
@@ -49,7 +49,7 @@ static __always_inline int stages(struct packet *p, struct end *e)
 	if (!end)
 		end = nat(p);
 	if (!end)
-		end = nat_verdict(p, route(p, e));
+		end = nat_verdict(p, route(p));
 	if (!end)
 		end = filter(p, e);
 	if (!end)
@@ -73,12 +73,10 @@ static __always_inline int serve(struct packet *p, struct end *e)
 		end = tunny_refuse(e, end);
 		return end == DROP_INNER_LINK_LOCAL ? tunny_own_address(e) : end;
 	}
-	if (!cached(p, e)) {
-		end = stages(p, e);
-		if (end)
-			return end;
-		remember(p, e);
-	}
+	end = stages(p, e);
+	if (end)
+		return end;
+	remember(p);
 	end = rewrite(p);
 	if (!end)
 		end = encapsulate(p);
@@ -168,9 +166,15 @@ static __always_inline int plain_packet(struct xdp_md *ctx, struct end *e)
 SEC("xdp")
 int tunny_gateway(struct xdp_md *ctx)
 {
-	struct end *e = map_value(&tunny_ends, 0);
+	struct end *e;
 	int end;
 
+	if (tunny_flow.chunks) {
+		end = tunny_cached(ctx);
+		if (end)
+			return end;
+	}
+	e = map_value(&tunny_ends, 0);
 	if (!e)
 		return XDP_PASS;
 	__builtin_memset(e, 0, sizeof(*e));

@@ -59,9 +59,6 @@ struct end {
 	__u32 target_v6;	/* inner destination of a packet with a link-local address, as are target_hi and target_lo */
 	__u64 target_hi;
 	__u64 target_lo;
-	__u64 flow_place;	/* hash of its key for the flow cache, 0: the packet is nothing for it */
-	__u64 flow_rest;	/* second word of the flow's key there */
-	__u64 flow_versions;	/* what the decision for the packet depends on, as it was before tables were read */
 	__u32 guess;		/* line of the record that the session of a pair of VMs seems to have, 0: none */
 };
 
@@ -92,8 +89,6 @@ struct packet {
 	__u64 dst_hi;
 	__u64 dst_lo;		/* or the IPv4 address */
 	__u64 flow_hash;
-	__u32 ports;		/* source << 16 | destination, 0 without ports */
-	__u32 whole;		/* no fragment */
 	__u32 ttl;
 	__u32 inner_tos;
 	__u32 ecn;		/* new inner ECN */

@@ -3,7 +3,7 @@
 #ifndef TUNNY_ABI_H
 #define TUNNY_ABI_H
 
-#define TUNNY_PROGRAM_HASH 0x23fcb5e004f7adf4ULL
+#define TUNNY_PROGRAM_HASH 0x36b400e0efc0b507ULL
 
 #define TUNNY_LINE_BYTES 64U
 #define TUNNY_SEGMENT_SHIFT 16U
@@ -193,13 +193,16 @@
 #define TUNNY_STATES_KEYS4 0x3U
 #define TUNNY_STATES_KEYS6 0x2U
 #define TUNNY_STATES_FINGERPRINT_MAX 0x10U
-#define TUNNY_FLOW_CHUNK_LINES 0x1f8U
-#define TUNNY_FLOW_CHUNK_BYTES 0x7e40U
-#define TUNNY_FLOW_VERSIONS 0x20000U
+#define TUNNY_FLOW_CHUNK_LINES 0x1f4U
+#define TUNNY_FLOW_CHUNK_BYTES 0x7d80U
+#define TUNNY_FLOW_VERSIONS 0x4000U
 #define TUNNY_FLOW_CHANGING 0x1000000000000ULL
 #define TUNNY_FLOW_VNI_SHIFT 0x28U
 #define TUNNY_FLOW_PROTOCOL_SHIFT 0x20U
-#define TUNNY_FLOW_VM_SHIFT 0x10U
+#define TUNNY_FLOW_TENANT_SHIFT 0x30U
+#define TUNNY_FLOW_TENANT_HIGH_SHIFT 0x1aU
+#define TUNNY_FLOW_VM_SHIFT 0x18U
+#define TUNNY_FLOW_SPILL 0x2000002000000000ULL
 #define TUNNY_FLOW_EVICT_ONE_IN 0x8U
 
 enum tunny_drop {
@@ -838,11 +841,13 @@ struct tunny_flow_line {
 	__u64 versions;
 	__u32 sender;
 	__u32 nc;
-	__u64 mac_port;
-	__u64 gateway_mac;
-	__u64 target;
+	__u64 macs;
+	__u32 macs_rest;
+	__u32 vni;
 	__u32 nexthop;
-	__u32 tenant;
+	__u16 port;
+	__u16 vm_high;
+	__u64 count;
 };
 _Static_assert(sizeof(struct tunny_flow_line) == 64, "FlowLine");
 _Static_assert(__builtin_offsetof(struct tunny_flow_line, addresses) == 0, "FlowLine.addresses");
@@ -850,11 +855,23 @@ _Static_assert(__builtin_offsetof(struct tunny_flow_line, rest) == 8, "FlowLine.
 _Static_assert(__builtin_offsetof(struct tunny_flow_line, versions) == 16, "FlowLine.versions");
 _Static_assert(__builtin_offsetof(struct tunny_flow_line, sender) == 24, "FlowLine.sender");
 _Static_assert(__builtin_offsetof(struct tunny_flow_line, nc) == 28, "FlowLine.nc");
-_Static_assert(__builtin_offsetof(struct tunny_flow_line, mac_port) == 32, "FlowLine.mac_port");
-_Static_assert(__builtin_offsetof(struct tunny_flow_line, gateway_mac) == 40, "FlowLine.gateway_mac");
-_Static_assert(__builtin_offsetof(struct tunny_flow_line, target) == 48, "FlowLine.target");
-_Static_assert(__builtin_offsetof(struct tunny_flow_line, nexthop) == 56, "FlowLine.nexthop");
-_Static_assert(__builtin_offsetof(struct tunny_flow_line, tenant) == 60, "FlowLine.tenant");
+_Static_assert(__builtin_offsetof(struct tunny_flow_line, macs) == 32, "FlowLine.macs");
+_Static_assert(__builtin_offsetof(struct tunny_flow_line, macs_rest) == 40, "FlowLine.macs_rest");
+_Static_assert(__builtin_offsetof(struct tunny_flow_line, vni) == 44, "FlowLine.vni");
+_Static_assert(__builtin_offsetof(struct tunny_flow_line, nexthop) == 48, "FlowLine.nexthop");
+_Static_assert(__builtin_offsetof(struct tunny_flow_line, port) == 52, "FlowLine.port");
+_Static_assert(__builtin_offsetof(struct tunny_flow_line, vm_high) == 54, "FlowLine.vm_high");
+_Static_assert(__builtin_offsetof(struct tunny_flow_line, count) == 56, "FlowLine.count");
+
+struct tunny_flow_miss {
+	__u64 place;
+	__u64 rest;
+	__u64 versions;
+};
+_Static_assert(sizeof(struct tunny_flow_miss) == 24, "FlowMiss");
+_Static_assert(__builtin_offsetof(struct tunny_flow_miss, place) == 0, "FlowMiss.place");
+_Static_assert(__builtin_offsetof(struct tunny_flow_miss, rest) == 8, "FlowMiss.rest");
+_Static_assert(__builtin_offsetof(struct tunny_flow_miss, versions) == 16, "FlowMiss.versions");
 
 #define TUNNY_HASH_MUL_A 0x9e3779b97f4a7c15ULL
 #define TUNNY_HASH_MUL_B 0xc4ceb9fe1a85ec53ULL

@@ -1,87 +1,180 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * The flow cache in front of the stages: what tenant, route, nat, filter, locate and meter decided for a flow's packet before, as long as
- * nothing changed that they look at. It stands behind parse, and what it decides goes through rewrite, encapsulate and emit as every packet
- * does. A packet that differs from a plain one in any way goes to the stages. docs/design/flow-cache.md
+ * The flow cache in front of the stages: sends a packet on as the stages did with the one of its flow before, as long as nothing changed that
+ * they look at. It knows one shape alone: IPv4 in VXLAN in IPv4, no options, no fragment, no outer UDP checksum, one buffer. Whatever differs
+ * goes through the stages, which say what is wrong with it. docs/design/flow-cache.md
+ *
+ * It is straight: 64-byte lines hold what is written as it is written, and a CPU that has it in few instructions begins with the next packet
+ * while this one's line is on its way. So it reads, checks and writes headers by itself, side by side with framing/vxlan.h, stages/parse.h and
+ * stages/rewrite.h; the differential tests hold them against each other.
  */
 #ifndef TUNNY_CACHED_H
 #define TUNNY_CACHED_H
 
 #include "../packet.h"
+#include "../tables/checksum.h"
 #include "../tables/flow_cache.h"
-#include "../framing/framing.h"
-#include "../tables/prefetch.h"
 #include "../tables/vm.h"
+#include "emit.h"
 
-/* Both addresses of an IPv4 header, each by a load of its own: one of both would wait for the two stores of who wrote them. */
-static __always_inline __u64 addresses_of(const void *ip)
+/* Offsets of the shape. */
+#define OUTER_IP ETH_BYTES
+#define OUTER_UDP (OUTER_IP + IPV4_BYTES)
+#define INNER_ETH (OUTER_UDP + UDP_BYTES + VXLAN_BYTES)
+#define INNER_IP (INNER_ETH + ETH_BYTES)
+#define INNER_L4 (INNER_IP + IPV4_BYTES)
+/* EtherType IPv4, version 4 and a header of 20 bytes, as the first three of the four bytes from the EtherType on. */
+#define PLAIN_IPV4 0x450008
+/* What must be 0 of the 16 bits with an IPv4 packet's flags and fragment offset, as they are loaded. */
+#define FRAGMENT_BITS NET16(IP_MF | IP_OFFSET)
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct tunny_flow_miss);
+} tunny_flow_misses SEC(".maps");
+
+static __always_inline __u32 load32(const void *at)
 {
-	return (__u64)*(const __u32 *)(ip + 16) << 32 | *(const __u32 *)(ip + 12);
+	return *(const __u32 *)at;
+}
+
+static __always_inline __u32 load16(const void *at)
+{
+	return *(const __u16 *)at;
+}
+
+/* Is it a packet of the one shape, whose headers are right? */
+static __always_inline int plain_shape(const struct tunny_root *root, const void *p, __u32 bytes)
+{
+	__u32 port = root->options >> TUNNY_OPT_PORT_SHIFT & 0xffff;
+	__u32 total = load_be16(p + OUTER_IP + 2), udp = load_be16(p + OUTER_UDP + 4), inner = load_be16(p + INNER_IP + 2);
+	__u32 odd;
+
+	odd = (load32(p + OUTER_IP - 2) & 0xffffff) ^ PLAIN_IPV4;
+	odd |= (load32(p + INNER_IP - 2) & 0xffffff) ^ PLAIN_IPV4;
+	odd |= (load16(p + OUTER_IP + 6) | load16(p + INNER_IP + 6)) & FRAGMENT_BITS;
+	odd |= *(__u8 *)(p + OUTER_IP + 9) ^ IPPROTO_UDP;
+	odd |= load_be32(p + OUTER_IP + 16) ^ root->vtep4;
+	odd |= load_be16(p + OUTER_UDP + 2) ^ port;
+	odd |= load16(p + OUTER_UDP + 6);
+	odd |= ~*(__u8 *)(p + OUTER_UDP + UDP_BYTES) & 8;
+	odd |= (*(__u8 *)(p + INNER_ETH) | *(__u8 *)(p + INNER_ETH + 6)) & 1;
+	/* A congestion mark outside may be for the packet inside. */
+	odd |= *(__u8 *)(p + OUTER_IP + 1) & 3;
+	if (odd || total + ETH_BYTES > bytes || udp + IPV4_BYTES > total || inner + INNER_IP - OUTER_UDP > udp || inner < IPV4_BYTES + 8)
+		return 0;
+	return ipv4_checks(p + OUTER_IP) && ipv4_checks(p + INNER_IP) && *(__u8 *)(p + INNER_IP + 8) > 1;
+}
+
+/* Writes the headers of a packet of the one shape that goes on as a line says. */
+static __always_inline void send_as(void *p, const struct tunny_root *root, const struct tunny_flow_line *line, __u64 dmac, __u64 smac,
+				    __u32 udp)
+{
+	__u64 options = root->options;
+	__u32 inner_tos = *(__u8 *)(p + INNER_IP + 1), tos = options >> TUNNY_OPT_DSCP_SHIFT << 2 & 0xfc, nc = line->nc, sum;
+	__u32 bytes = udp + IPV4_BYTES, src = root->vtep4;
+
+	if (!(options & TUNNY_OPT_ECN_OFF))
+		tos |= inner_tos & 3;
+	store_macs(p, dmac, smac);
+	nc = __builtin_bswap32(nc);
+	sum = (0x4500 | tos) + bytes + 0x4000 + (64 << 8 | IPPROTO_UDP) + (src >> 16) + (src & 0xffff) + (nc >> 16) + (nc & 0xffff);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	store_be64(p + OUTER_IP, (__u64)(0x45000000 | tos << 16 | bytes) << 32 | 0x4000);
+	store_be32(p + OUTER_IP + 8, (64 << 8 | IPPROTO_UDP) << 16 | (~sum & 0xffff));
+	store_be32(p + OUTER_IP + 12, src);
+	*(__u32 *)(p + OUTER_IP + 16) = line->nc;
+	*(__u16 *)(p + OUTER_UDP) = line->port;
+	*(__u64 *)(p + OUTER_UDP + UDP_BYTES) = 8 | (__u64)(line->vni & 0xffffff) << 32;
+	*(__u64 *)(p + INNER_ETH) = line->macs;
+	*(__u32 *)(p + INNER_ETH + 8) = line->macs_rest;
+	*(__u8 *)(p + INNER_IP + 8) -= 1;
+	/* One hop less is 0x0100 less in the header's sum, 0xffff stands as 0. */
+	sum = load16(p + INNER_IP + 10) + 1;
+	*(__u16 *)(p + INNER_IP + 10) = sum + (sum >= 0xffff);
 }
 
 /*
- * Looks a packet's flow up. 1: the packet goes on as p says now. 0: it goes to the stages, and its place and its versions are noted, before
- * the first table is read for it.
+ * Sends a packet on as its flow's line says. 0: it goes to the stages; then what the cache needs to know of it stands in tunny_flow_misses.
  */
-static __always_inline int cached(struct packet *p, struct end *e)
+__noinline int tunny_cached(struct xdp_md *ctx)
 {
-	const void *ip = data_of(p->ctx) + p->inner_at + ETH_BYTES;
-	const struct tunny_root *root = p->root;
+	struct tunny_flow_miss *miss = map_value(&tunny_flow_misses, 0);
+	const struct tunny_root *root = map_value(&tunny_root, 0);
+	__u32 cpu = cpu_number(), vni, dst, udp, bytes, to_vni;
+	struct tunny_stats *stats = map_value(&tunny_stats, cpu);
+	void *p = front(ctx);
+	struct tunny_nexthop *hop;
 	struct tunny_flow_line *line;
-	__u64 addresses, rest, versions, target, vpc, vm, hash;
-	const void *cells, *counters;
-	__u32 to_vni;
+	__u64 addresses, rest, versions, all, hash, dmac, smac;
+	int action;
 
-	if (!tunny_flow.chunks || p->inner_v6 || p->sender_v6 || !p->whole || p->slot >= tunny_flow.cpus)
+	if (!miss || !root || !stats || cpu >= tunny_flow.cpus)
 		return 0;
-	if (ip + IPV4_BYTES > end_of(p->ctx))
+	miss->place = 0;
+	if (p + INNER_L4 + 8 > behind(ctx))
 		return 0;
-	addresses = addresses_of(ip);
-	rest = (__u64)p->vni << TUNNY_FLOW_VNI_SHIFT | (__u64)*(const __u8 *)(ip + 9) << TUNNY_FLOW_PROTOCOL_SHIFT | p->ports;
+	bytes = behind(ctx) - p;
+	/* Beyond 1,024 bytes there may be a second buffer. */
+	if (bytes > 1024 && buffers_bytes(ctx) != bytes)
+		return 0;
+	if (root->options & (TUNNY_OPT_DSCP_UNIFORM | TUNNY_OPT_UDP4_CHECKSUM | TUNNY_OPT_INLINE | 0xffULL << TUNNY_OPT_SAMPLE_SHIFT) ||
+	    READ_ONCE(root->magic) != TUNNY_ROOT_MAGIC || !plain_shape(root, p, bytes))
+		return 0;
+	udp = load_be16(p + OUTER_UDP + 4);
+	/* What is behind the frame goes: that takes a call. */
+	if (udp + OUTER_UDP != bytes)
+		return 0;
+	vni = load_be32(p + OUTER_UDP + UDP_BYTES + 4) >> 8;
+	dst = load_be32(p + INNER_IP + 16);
+	addresses = (__u64)load32(p + INNER_IP + 16) << 32 | load32(p + INNER_IP + 12);
+	rest = *(__u8 *)(p + INNER_IP + 9);
+	rest = (__u64)vni << TUNNY_FLOW_VNI_SHIFT | rest << TUNNY_FLOW_PROTOCOL_SHIFT |
+	       (rest == IPPROTO_TCP || rest == IPPROTO_UDP || rest == IPPROTO_SCTP ? load_be32(p + INNER_L4) : 0);
 	hash = tunny_flow_place(addresses, rest, tunny_flow.salt) | 1;
-	line = flow_line(p->slot, hash);
+	line = flow_line(cpu, hash, hash >> 1 & 1);
 	if (!line)
 		return 0;
-	vpc = tenant_hash(p->vni, root->salt);
-	vm = tunny_hash1(vm4_key(p->vni, p->dst_lo), root->salt);
-	counters = counters_at(root, tunny_bucket_of(vpc, root->tenant_groups), p->slot);
-	cells = cells_at(root, tunny_bucket_of(vm, root->vm_groups));
-	touch(line);
-	touch_line(cells);
-	touch_line(counters);
-	versions = READ_ONCE(root->flow_version) + flow_version(tunny_bucket_of(vpc, TUNNY_FLOW_VERSIONS)) +
-		   flow_version(tunny_bucket_of(vm, TUNNY_FLOW_VERSIONS));
+	versions = READ_ONCE(root->flow_version) + flow_version(tunny_version_of_vpc(vni, root->salt)) +
+		   flow_version(tunny_version_of_v4(vni, dst, root->salt));
 	/* Versions come before tables. */
 	asm volatile("" ::: "memory");
-	e->flow_place = hash;
-	e->flow_rest = rest;
-	e->flow_versions = versions;
-	if (line->addresses != addresses || line->rest != rest)
-		return 0;
-	target = line->target;
-	to_vni = target >> TUNNY_FLOW_VNI_SHIFT;
-	if (unlikely(to_vni != p->vni))
-		versions += flow_version(tunny_version_of_vpc(to_vni, root->salt)) +
-			    flow_version(tunny_version_of_v4(to_vni, p->dst_lo, root->salt));
-	if (line->versions != versions || line->sender != p->sender_lo || p->ttl <= 1)
-		return 0;
-	p->nexthop = line_at(line->nexthop);
-	if (!p->nexthop || !(READ_ONCE(p->nexthop->dmac) & TUNNY_NEXTHOP_READY))
-		return 0;
-	p->nc_v6 = 0;
-	if (overhead(p) + p->inner_bytes > READ_ONCE(p->nexthop->smac_mtu) >> 48)
-		return 0;
-	p->nc_lo = line->nc;
-	p->to_vni = to_vni;
-	p->vm.mac = line->mac_port >> 16;
-	p->vm.id = target >> TUNNY_FLOW_VM_SHIFT & (TUNNY_VMS_MAX - 1);
-	p->gateway_mac = line->gateway_mac;
-	p->flow_hash = line->mac_port & 0xffff;
-	p->tenant_key = tenant_key(p->vni) | (__u64)line->tenant << TUNNY_TENANT_ID_SHIFT;
-	e->tenant = line->tenant;
-	e->admission = ACCEPTED;
-	p->stats->flow_hits++;
-	return 1;
+	if (!flow_is(line, addresses, rest)) {
+		line = flow_line(cpu, hash, ~hash >> 1 & 1);
+		if (!line || !flow_is(line, addresses, rest))
+			goto miss;
+	}
+	to_vni = __builtin_bswap32(line->vni) >> 8;
+	all = versions;
+	if (to_vni != vni)
+		all += flow_version(tunny_version_of_vpc(to_vni, root->salt)) + flow_version(tunny_version_of_v4(to_vni, dst, root->salt));
+	if ((line->versions << 16 >> 16) != all || line->sender != load32(p + OUTER_IP + 12) || line->count & TUNNY_FLOW_SPILL)
+		goto miss;
+	hop = line_at(line->nexthop & TUNNY_ROOT_LINE_MASK);
+	if (!hop)
+		goto miss;
+	dmac = READ_ONCE(hop->dmac);
+	smac = READ_ONCE(hop->smac_mtu);
+	if (!(dmac & TUNNY_NEXTHOP_READY) || udp + IPV4_BYTES > smac >> 48)
+		goto miss;
+	action = transmit(ctx, hop->ifindex);
+	if (!action)
+		goto miss;
+	send_as(p, root, line, dmac, smac, udp);
+	line->count += 1ULL << TUNNY_CELL_PACKETS_SHIFT | (udp - UDP_BYTES - VXLAN_BYTES);
+	stats->rx++;
+	stats->rx_bytes += bytes;
+	stats->flow_hits++;
+	count_forwarded(stats, bytes);
+	return action;
+miss:
+	miss->place = hash;
+	miss->rest = rest;
+	miss->versions = versions;
+	return 0;
 }
 
 /* Whether the stages looked at nothing for this packet but what the versions stand for. */
@@ -91,35 +184,78 @@ static __always_inline int plain_flow(const struct packet *p)
 	       !(p->vm.flags & TUNNY_VM_FLAG_METERED) && !p->nc_v6 && p->hops <= 1;
 }
 
+/* Adds what a line has sent on to the counts of its VPC and VM. */
+__noinline int tunny_flow_tell(struct tunny_flow_line *line, __u32 slot)
+{
+	struct tunny_root *root = map_value(&tunny_root, 0);
+	__u32 tenant, vm, at;
+	__u64 count, before, *cells;
+
+	if (!line || !root)
+		return 0;
+	count = line->count;
+	if (!count)
+		return 0;
+	line->count = 0;
+	tenant = line->versions >> TUNNY_FLOW_TENANT_SHIFT | line->nexthop >> TUNNY_FLOW_TENANT_HIGH_SHIFT << 16;
+	vm = line->vni >> TUNNY_FLOW_VM_SHIFT | (__u32)line->vm_high << 8;
+	at = tenant_words_line(root, tenant / 8, slot);
+	cells = at ? line_at(at) : NULL;
+	if (cells)
+		add_to_tenant(root, cells, tenant, slot, count);
+	at = cell_line(root, vm >> 3);
+	cells = at ? line_at(at) : NULL;
+	if (!cells)
+		return 0;
+	before = __sync_fetch_and_add(&cells[vm & 7], count);
+	if (unlikely(before & TUNNY_CELL_SPILL_MASK))
+		tunny_carry(at, at + (1 << (TUNNY_VM_CHUNK_SHIFT - 3)), (vm & 7) * 9);
+	return 0;
+}
+
 /* Notes what the stages decided for a packet that goes on. */
-static __always_inline void remember(struct packet *p, const struct end *e)
+static __always_inline void remember(struct packet *p)
 {
 	const void *ip = data_of(p->ctx) + p->inner_at + ETH_BYTES;
-	struct tunny_flow_line *line;
-	__u64 addresses, rest = e->flow_rest;
+	const struct tunny_flow_miss *miss = map_value(&tunny_flow_misses, 0);
+	const struct walk *w = map_value(&tunny_walks, 0);
+	struct tunny_flow_line *line, *other;
+	__u32 tenant = tenant_id(p->tenant_key);
+	__u64 addresses, versions, luck;
 
-	if (!tunny_flow.chunks || !e->flow_place || !plain_flow(p) || e->flow_versions >= TUNNY_FLOW_CHANGING)
+	if (!tunny_flow.chunks || p->sender_v6 || p->inner_v6 || !miss || !w || !miss->place || !plain_flow(p))
 		return;
-	line = flow_line(p->slot, e->flow_place);
-	if (!line || ip + IPV4_BYTES > end_of(p->ctx))
+	versions = miss->versions + (p->hops ? w->versions : 0);
+	if (versions >= TUNNY_FLOW_CHANGING || ip + IPV4_BYTES > end_of(p->ctx))
 		return;
-	addresses = addresses_of(ip);
-	if (line->rest && (line->rest != rest || line->addresses != addresses)) {
-		if (p->stats->rx * TUNNY_HASH_MUL_A >> 32 & (TUNNY_FLOW_EVICT_ONE_IN - 1))
+	line = flow_line(p->slot, miss->place, 0);
+	other = flow_line(p->slot, miss->place, 1);
+	if (!line || !other)
+		return;
+	addresses = (__u64)load32(ip + 16) << 32 | load32(ip + 12);
+	luck = p->stats->rx * TUNNY_HASH_MUL_A >> 32;
+	/* Its own, else an empty one, else in one of some packets either. */
+	if (flow_is(other, addresses, miss->rest) || (!flow_is(line, addresses, miss->rest) && line->rest && (!other->rest || luck & 1)))
+		line = other;
+	if (line->rest && !flow_is(line, addresses, miss->rest)) {
+		if (luck >> 1 & (TUNNY_FLOW_EVICT_ONE_IN - 1))
 			return;
 		p->stats->flow_evictions++;
 	}
+	tunny_flow_tell(line, p->slot);
 	p->stats->flow_fills++;
 	line->addresses = addresses;
-	line->versions = e->flow_versions;
-	line->sender = p->sender_lo;
-	line->nc = p->nc_lo;
-	line->mac_port = p->vm.mac << 16 | (p->flow_hash & 0xffff);
-	line->gateway_mac = p->gateway_mac;
-	line->target = (__u64)p->to_vni << TUNNY_FLOW_VNI_SHIFT | (__u64)p->vm.id << TUNNY_FLOW_VM_SHIFT;
-	line->nexthop = p->nexthop_line;
-	line->tenant = tenant_id(p->tenant_key);
-	line->rest = rest;
+	line->versions = versions | (__u64)tenant << TUNNY_FLOW_TENANT_SHIFT;
+	line->sender = __builtin_bswap32(p->sender_lo);
+	line->nc = __builtin_bswap32(p->nc_lo);
+	store_be64(&line->macs, p->vm.mac << 16 | (p->gateway_mac >> 32 & 0xffff));
+	store_be32(&line->macs_rest, p->gateway_mac);
+	line->vni = __builtin_bswap32(p->to_vni << 8) | p->vm.id << TUNNY_FLOW_VM_SHIFT;
+	line->nexthop = p->nexthop_line | tenant >> 16 << TUNNY_FLOW_TENANT_HIGH_SHIFT;
+	store_be16(&line->port, tunny_source_port(p->flow_hash));
+	line->vm_high = p->vm.id >> 8;
+	line->count = 0;
+	line->rest = miss->rest;
 }
 
 #endif

@@ -85,13 +85,11 @@ static __always_inline int parse_inner_ipv4(struct packet *p)
 	p->inner_tos = ip->tos;
 	if (combine_ecn(p))
 		return DROP_ECN_CONGESTION_LOST;
-	p->whole = !(ip->frag_off & __builtin_bswap16(IP_OFFSET | IP_MF));
-	if (p->whole) {
+	if (!(ip->frag_off & __builtin_bswap16(IP_OFFSET | IP_MF))) {
 		ports = flow_ports(p, ip->protocol, p->inner_at + ETH_BYTES + IPV4_BYTES, total - IPV4_BYTES);
 		if (ports < 0)
 			return PUNT + PUNT_NONLINEAR_HEADERS;
 	}
-	p->ports = ports;
 	p->flow_hash = tunny_flow_hash_v4(src, dst, ip->protocol, ports);
 	return GO;
 }

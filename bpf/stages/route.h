@@ -174,7 +174,7 @@ __noinline int tunny_walk(struct walk *w)
 	return DROP_ROUTE_PEER_LOOP;
 }
 
-static __always_inline int route(struct packet *p, struct end *e)
+static __always_inline int route(struct packet *p)
 {
 	struct walk *w;
 	int end;
@@ -204,7 +204,6 @@ static __always_inline int route(struct packet *p, struct end *e)
 	p->to_policy = w->policy;
 	p->vm_found = w->found;
 	p->hops = w->hops;
-	e->flow_versions += w->versions;
 	p->vm = w->vm;
 	return GO;
 }

@@ -35,17 +35,17 @@ struct {
 	__type(value, __u64);
 } tunny_flow_versions SEC(".maps");
 
-/* Bytes in front of a chunk's first line: the kernel puts its header there, whose end need not be a multiple of 64. */
+/* Bytes in front of a chunk's first pair of lines: the kernel puts its header there, whose end need not be a multiple of 128. */
 static __always_inline __u32 flow_chunk_skip(void)
 {
-	return -value_offset() & 63;
+	return -value_offset() & 127;
 }
 
-/* The place of a flow in a CPU's cache. NULL: there is none. */
-static __always_inline struct tunny_flow_line *flow_line(__u32 cpu, __u64 hash)
+/* One of the two places of a flow in a CPU's cache, which are numbers 0 and 1. NULL: there is none. */
+static __always_inline struct tunny_flow_line *flow_line(__u32 cpu, __u64 hash, __u32 number)
 {
 	void *chunk = map_value(&tunny_flow_cache, cpu * tunny_flow.chunks + tunny_bucket_of(hash, tunny_flow.chunks));
-	__u32 at = tunny_bucket_of(hash << 32, TUNNY_FLOW_CHUNK_LINES);
+	__u32 at = 2 * tunny_bucket_of(hash << 32, TUNNY_FLOW_CHUNK_LINES / 2) | number;
 
 	if (!chunk)
 		return NULL;
@@ -56,6 +56,11 @@ static __always_inline struct tunny_flow_line *flow_line(__u32 cpu, __u64 hash)
 	if (at >= TUNNY_FLOW_CHUNK_LINES)
 		return NULL;
 	return chunk + flow_chunk_skip() + at * TUNNY_LINE_BYTES;
+}
+
+static __always_inline int flow_is(const struct tunny_flow_line *line, __u64 addresses, __u64 rest)
+{
+	return line->addresses == addresses && line->rest == rest;
 }
 
 static __always_inline __u64 flow_version(__u32 number)

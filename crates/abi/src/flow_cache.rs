@@ -2,7 +2,9 @@
 //! The flow cache: what became of a flow's last packet, one 64-byte line a flow and direction, in front of the stages.
 //!
 //! A cache is an array of lines that one CPU (XDP) or one worker (Rust) has for itself: it alone reads and writes them, and they are
-//! thrown away at will. A flow has one place, `bucket_of(flow_place(...), lines)`. The engine that came through the stages with a
+//! thrown away at will. A flow has two adjacent places: `bucket_of(h, chunks)` names the chunk of
+//! FLOW_CHUNK_LINES lines, `bucket_of(h << 32, FLOW_CHUNK_LINES / 2)` the pair in it, where h is `flow_place(...)`; its bit 1 says which of both is
+//! looked at first. The engine that came through the stages with a
 //! packet writes the line; a packet that finds its own key there goes on with what the line says, if the line is still valid.
 //!
 //! *Versions* say whether it is. There are [`FLOW_VERSIONS`] words, which a change raises and every cache reads: that of a VPC, and
@@ -17,28 +19,43 @@ use crate::layout::{bits, layouts, CType, Field, Layout};
 
 layouts! {
     FLOW_LAYOUTS;
-    /// A line of a flow cache: an IPv4 flow that came in a tunnel over IPv4 and goes on in one.
+    /// A line of a flow cache: an IPv4 flow that came in a tunnel over IPv4 and goes on in one. What stands in the packet that way is said
+    /// as it lies there, in network byte order.
     FlowLine: 64 {
-        /// Inner source and destination, as the eight bytes in the packet. A line whose `rest` is 0 is empty.
+        /// Inner source and destination, as in the packet. A line whose `rest` is 0 is empty.
         addresses: u64,
         /// VNI << 40 | protocol << 32 | source port << 16 | destination port (0 without ports). Written last.
         rest: u64,
-        /// Sum of the versions.
+        /// Sum of the versions (48 bits); FLOW_TENANT_SHIFT: lower 16 bits of the tenant id of the VPC that sends.
         versions: u64,
-        /// IPv4 address of the NC that sends.
+        /// IPv4 address of the NC that sends, as in the packet.
         sender: u32,
-        /// IPv4 address of the NC that gets it.
+        /// IPv4 address of the NC that gets it, as in the packet.
         nc: u32,
-        /// MAC of the destination << 16 | outer source port.
-        mac_port: u64,
-        /// MAC of the gateway in the destination's VPC.
-        gateway_mac: u64,
-        /// VNI of the destination << 40 | VM id << 16.
-        target: u64,
-        /// Line of the next hop.
+        /// Destination's MAC and the first two octets of the gateway's, as in the packet.
+        macs: u64,
+        /// The other four octets.
+        macs_rest: u32,
+        /// VNI of the destination as in the packet (24 bits); FLOW_VM_SHIFT: lower 8 bits of the VM id.
+        vni: u32,
+        /// Line of the next hop (26 bits); FLOW_TENANT_HIGH_SHIFT: upper 4 bits of the tenant id.
         nexthop: u32,
-        /// Tenant id of the VPC that sends.
-        tenant: u32,
+        /// Outer source port, as in the packet.
+        port: u16,
+        /// Upper 16 bits of the VM id.
+        vm_high: u16,
+        /// CELL word: what the line sent on and has not yet told its VPC and VM.
+        count: u64,
+    }
+
+    /// What the front of the program knows of a packet that it leaves to the stages.
+    FlowMiss: 24 {
+        /// Hash of the packet's key, 0: the packet is nothing for the cache.
+        place: u64,
+        /// FlowLine.rest of the packet.
+        rest: u64,
+        /// Sum of the versions, read before any table.
+        versions: u64,
     }
 }
 
@@ -46,19 +63,26 @@ bits! {
     FLOW_BITS;
     /// Lines in a chunk of a flow cache. The kernel keeps arrays of at most 32 KiB, its own header included, where it maps memory by huge pages; larger
     /// ones lie on pages of 4 KiB, of which a random access misses the entry in the TLB as well as the line.
-    FLOW_CHUNK_LINES: u32 = 504;
-    /// Bytes of a chunk: its lines, and room to begin at a multiple of 64.
-    FLOW_CHUNK_BYTES: u32 = 64 * FLOW_CHUNK_LINES + 64;
+    FLOW_CHUNK_LINES: u32 = 500;
+    /// Bytes of a chunk: its lines, and room to begin at a multiple of 128.
+    FLOW_CHUNK_BYTES: u32 = 64 * FLOW_CHUNK_LINES + 128;
     /// Words of versions beside the one in the root.
-    FLOW_VERSIONS: u32 = 1 << 17;
+    FLOW_VERSIONS: u32 = 1 << 14;
     /// Version: what it stands for is being changed; added once for each change under way.
     FLOW_CHANGING: u64 = 1 << 48;
-    /// FlowLine.rest, target: shift of the VNI.
+    /// FlowLine.rest: shift of the VNI.
     FLOW_VNI_SHIFT: u32 = 40;
     /// FlowLine.rest: shift of the protocol.
     FLOW_PROTOCOL_SHIFT: u32 = 32;
-    /// FlowLine.target: shift of the VM id (24 bits).
-    FLOW_VM_SHIFT: u32 = 16;
+    /// FlowLine.versions: shift of the lower 16 bits of the tenant id.
+    FLOW_TENANT_SHIFT: u32 = 48;
+    /// FlowLine.nexthop: shift of the upper 4 bits of the tenant id.
+    FLOW_TENANT_HIGH_SHIFT: u32 = 26;
+    /// FlowLine.vni: shift of the lower 8 bits of the VM id.
+    FLOW_VM_SHIFT: u32 = 24;
+    /// FlowLine.count: a line with one of these bits tells its count before it sends another packet on, so that a counting word that takes it
+    /// as one addition does not run over.
+    FLOW_SPILL: u64 = 1 << 61 | 1 << 37;
     /// One of so many packets that find another flow in their place takes it; a power of two. So of two flows that share a place one
     /// stays, and an attacker's many flows put few lines of others out.
     FLOW_EVICT_ONE_IN: u32 = 8;
