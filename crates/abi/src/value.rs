@@ -47,6 +47,8 @@ macro_rules! numbers {
 numbers! {
     /// A VXLAN network identifier, 24 bits (RFC 7348, section 5): it names a VPC in packets.
     Vni;
+    /// The number of a VPC in the tables, where its record and its counters are; 0 is none.
+    VpcId;
 }
 
 /// For numbers of documents, which are read as 64 bits.

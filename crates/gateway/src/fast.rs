@@ -77,8 +77,8 @@ pub(crate) struct FastPacket {
     target: u32,
     /// VPC that the destination is in, as far as is known.
     vni: Vni,
-    /// The bucket of the VNI, then the tenant's id.
-    tenant: u32,
+    /// The bucket of the VNI, then the VPC's id.
+    tenant: VpcId,
     /// The bucket of the sender, then that of the peer's VNI.
     member: u32,
     /// Line of the destination's bucket, then of its counters.
@@ -105,7 +105,7 @@ impl FastPacket {
         source: 0,
         target: 0,
         vni: Vni(0),
-        tenant: 0,
+        tenant: VpcId(0),
         member: 0,
         line: 0,
         vm: 0,
@@ -235,7 +235,7 @@ pub(crate) fn process<R: Recorder>(
             l.next = Next::Stages;
             if parse(f.data(), &s, &template, l) {
                 l.next = Next::Vpc;
-                l.tenant = w.tables.tenant_line(&at, l.vni);
+                l.tenant = VpcId(w.tables.tenant_line(&at, l.vni));
                 l.member = w.tables.member4_line(&at, l.vni, l.source);
                 l.line = w.tables.vm4_line(&at, l.vni, l.target);
             }
@@ -345,7 +345,7 @@ fn ip_head(h: &[u8; HEAD], at: usize) -> &[u8; ipv4::HEADER_LEN] {
 #[inline(always)]
 fn vpc<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> Next {
     let tables = w.tables;
-    let Some(tenant) = tables.tenant_from(l.tenant, l.vni) else { return Next::Stages };
+    let Some(tenant) = tables.tenant_from(l.tenant.0, l.vni) else { return Next::Stages };
     if tenant.root4() & ROOT_SIMPLE == 0 || tenant.key & (TENANT_METERED | TENANT_FILTERED) != 0 || l.ttl <= 1 {
         return Next::Stages;
     }
@@ -448,7 +448,7 @@ fn send<R: Recorder>(w: &mut Work<'_, R>, l: &mut FastPacket, f: &mut Frame<'_>)
     f.len = INNER as u32 + l.inner_len as u32;
     f.verdict = Verdict::Forward { ifindex: nexthop.ifindex };
     if !f.counted {
-        tables.count_tenant_id(l.tenant, w.slot, l.inner_len as u64);
+        tables.count_vpc(l.tenant, w.slot, l.inner_len as u64);
     }
     tables.count_vm_at(l.line, l.vm, l.inner_len as u64);
     w.sent.packets += 1;

@@ -169,9 +169,9 @@ impl Tables {
         unsafe { std::mem::transmute(total) }
     }
 
-    /// Line of the counting words of a tenant id that belong to a slot, to prefetch it; 0 if there is none.
+    /// Line of the counting words of a VPC id that belong to a slot, to prefetch it; 0 if there is none.
     #[inline(always)]
-    pub fn tenant_cell_line(&self, id: u32, slot: u32) -> u32 {
+    pub fn tenant_cell_line(&self, id: VpcId, slot: u32) -> u32 {
         let words = self.tenant_words();
         let word = if slot < words { slot } else { slot % words };
         self.tenant_words_line(id, word)
@@ -184,9 +184,9 @@ impl Tables {
     }
 
     #[inline(always)]
-    fn tenant_words_line(&self, id: u32, word: u32) -> u32 {
-        let first = self.root.tenant_chunk(id >> TENANT_CHUNK_SHIFT).load(Ordering::Acquire);
-        let at = (id & ((1 << TENANT_CHUNK_SHIFT) - 1)) / 8;
+    fn tenant_words_line(&self, id: VpcId, word: u32) -> u32 {
+        let first = self.root.tenant_chunk(id.0 >> TENANT_CHUNK_SHIFT).load(Ordering::Acquire);
+        let at = (id.0 & ((1 << TENANT_CHUNK_SHIFT) - 1)) / 8;
         let words = (2 << TENANT_CHUNK_SHIFT) + (word << (TENANT_CHUNK_SHIFT - 3));
         if first == 0 {
             return 0;
@@ -197,13 +197,13 @@ impl Tables {
     /// Counts a packet accepted from a VPC.
     #[inline(always)]
     pub fn count_tenant(&self, tenant: &Tenant, slot: u32, bytes: u64) {
-        self.count_tenant_id(tenant.id(), slot, bytes);
+        self.count_vpc(tenant.id(), slot, bytes);
     }
 
-    /// As [`Tables::count_tenant`], by the tenant's id.
+    /// As [`Tables::count_tenant`], by the VPC's id.
     #[inline(always)]
-    pub fn count_tenant_id(&self, id: u32, slot: u32, bytes: u64) {
-        let Some(cell) = self.engine_word(self.tenant_cell_line(id, slot), id as usize & 7) else { return };
+    pub fn count_vpc(&self, id: VpcId, slot: u32, bytes: u64) {
+        let Some(cell) = self.engine_word(self.tenant_cell_line(id, slot), id.0 as usize & 7) else { return };
         let add = 1 << CELL_PACKETS_SHIFT | bytes;
         // Slots that share a word add to it by an atomic; a word of its own takes a load and a store.
         let before = if self.root.get(root!(slots)) > u64::from(self.tenant_words()) {
@@ -218,7 +218,7 @@ impl Tables {
         }
     }
 
-    fn tenant_totals(&self, id: u32) -> Option<&AtomicU64> {
+    fn tenant_totals(&self, id: VpcId) -> Option<&AtomicU64> {
         let record = self.tenant_record(id);
         self.engine_word(if record == 0 { 0 } else { record.wrapping_add(1 << TENANT_CHUNK_SHIFT) }, 2)
     }
@@ -228,7 +228,7 @@ impl Tables {
         let id = tenant.id();
         let mut sum = carried(self.tenant_totals(id));
         for word in 0..self.tenant_words() {
-            let cell = self.engine_word(self.tenant_words_line(id, word), id as usize & 7);
+            let cell = self.engine_word(self.tenant_words_line(id, word), id.0 as usize & 7);
             sum.add(packed(cell));
         }
         sum

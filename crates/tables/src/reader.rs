@@ -77,10 +77,10 @@ impl Tenant {
     /// No tenant.
     pub const NONE: Tenant = Tenant { key: 0, roots: 0, mac: 0, vni: Vni(0) };
 
-    /// Tenant id: where its record and its counters are.
+    /// VPC id: where its record and its counters are.
     #[inline(always)]
-    pub fn id(&self) -> u32 {
-        (self.key >> TENANT_ID_SHIFT) as u32 & (TENANTS_MAX - 1)
+    pub fn id(&self) -> VpcId {
+        VpcId((self.key >> TENANT_ID_SHIFT) as u32 & (TENANTS_MAX - 1))
     }
 
     /// The gateway's MAC address in the VPC.
@@ -429,12 +429,12 @@ impl Tables {
 
     /// Line of a tenant's record, 0 if there is none.
     #[inline(always)]
-    pub fn tenant_record(&self, id: u32) -> u32 {
-        let first = self.root.tenant_chunk(id >> TENANT_CHUNK_SHIFT).load(Ordering::Acquire);
+    pub fn tenant_record(&self, id: VpcId) -> u32 {
+        let first = self.root.tenant_chunk(id.0 >> TENANT_CHUNK_SHIFT).load(Ordering::Acquire);
         if first == 0 {
             return 0;
         }
-        first.wrapping_add(id & ((1 << TENANT_CHUNK_SHIFT) - 1))
+        first.wrapping_add(id.0 & ((1 << TENANT_CHUNK_SHIFT) - 1))
     }
 
     /// The first word of a tenant's record (`TENANT_ICMP_OFF`).
@@ -634,7 +634,7 @@ impl Tables {
     #[inline(always)]
     fn tenant_state(&self, tenant: &Tenant) -> Option<&Line> {
         let record = self.tenant_record(tenant.id());
-        let none = record == 0 || tenant.id() == 0;
+        let none = record == 0 || tenant.id() == VpcId(0);
         self.engine_line(if none { 0 } else { record.wrapping_add(1 << TENANT_CHUNK_SHIFT) })
     }
 

@@ -296,7 +296,7 @@ fn memory_says_what_a_large_model_says() {
                 };
                 let e = found.unwrap();
                 assert_eq!((e.mac, tables.nc(e.nc).map(|n| n.addr)), (vm.mac, Some(vm.nc)));
-                ids.push((tenant.id(), e.vm, e.nc));
+                ids.push((tenant.id().0, e.vm, e.nc));
             }
         }
         let beyond = |n: fn(&(u32, u32, u32)) -> u32, first: u32| ids.iter().filter(|id| n(id) >= first).count();

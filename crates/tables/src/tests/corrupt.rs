@@ -57,12 +57,12 @@ fn permit(tables: &Tables, rng: &mut ChaCha8Rng) {
     let _ = (
         tables.tenant_from(tables.tenant_bucket(Vni(vni)), Vni(vni)),
         tables.tenant_ident(&t),
-        tables.tenant_record(c),
+        tables.tenant_record(VpcId(c)),
     );
     let _ =
         (tables.may_send4_from(tables.member4_bucket(Vni(vni), c), Vni(vni), c), tables.may_send4_from(b, Vni(vni), c));
     let _ = (tables.nc4(a), tables.meter_colors(b));
-    tables.count_tenant_id(a, b, 5);
+    tables.count_vpc(VpcId(a), b, 5);
     let nc = tables.nc(a).map_or(b, |nc| nc.group);
     let hop = tables.group_member(nc, y);
     let _ = (tables.nexthop(hop), tables.nexthop(a), tables.nexthop_addr(b));

@@ -68,12 +68,12 @@ fn what_is_counted_for_a_vpc_stands_in_its_own_word() {
                 3 => 40_000,
                 _ => 0,
             };
-            assert_eq!(m.t.tenant_record(id), if chunk == 0 { 0 } else { chunk + id % 4096 });
+            assert_eq!(m.t.tenant_record(VpcId(id)), if chunk == 0 { 0 } else { chunk + id % 4096 });
             for slot in 0..slots as u32 {
                 let line = if chunk == 0 { 0 } else { chunk + 8192 + (slot % words) * 512 + id % 4096 / 8 };
-                assert_eq!(m.t.tenant_cell_line(id, slot), line, "{id} {slot}");
+                assert_eq!(m.t.tenant_cell_line(VpcId(id), slot), line, "{id} {slot}");
                 let bytes = 64 + n as u64 * 1000 + u64::from(slot);
-                m.t.count_tenant_id(id, slot, bytes);
+                m.t.count_vpc(VpcId(id), slot, bytes);
                 m.t.count_tenant(&id_of(id), slot, 7);
                 if chunk > 0 {
                     *want.entry((line, id as usize % 8)).or_default() += (2 << CELL_PACKETS_SHIFT) + bytes + 7;
@@ -88,10 +88,10 @@ fn what_is_counted_for_a_vpc_stands_in_its_own_word() {
         });
         // A word that was full is carried to the third word of the state.
         for (id, chunk) in [(5u32, 20_000), ((3 << 12) + 4095, 40_000)] {
-            let (line, i) = (m.t.tenant_cell_line(id, 0), id as usize % 8);
+            let (line, i) = (m.t.tenant_cell_line(VpcId(id), 0), id as usize % 8);
             let (old, sum) = (m.lines.at(line).word(i), m.t.tenant_count(&id_of(id)));
             m.set(line, i, old | CELL_SPILL_MASK);
-            m.t.count_tenant_id(id, 0, 1);
+            m.t.count_vpc(VpcId(id), 0, 1);
             let totals = (chunk + 4096 + id % 4096, 2);
             want.insert((line, i), old + (1 << 40) + 1);
             want.insert(totals, 1 << 32 | 1);
@@ -99,7 +99,7 @@ fn what_is_counted_for_a_vpc_stands_in_its_own_word() {
             let now = Count { packets: sum.packets + 1 + (1 << 23), bytes: sum.bytes + 1 + (1 << 39) };
             assert_eq!(m.t.tenant_count(&id_of(id)), now);
             m.set(line, i, m.lines.at(line).word(i) | 1 << 39);
-            m.t.count_tenant_id(id, 0, 1);
+            m.t.count_vpc(VpcId(id), 0, 1);
             want.insert((line, i), old + (2 << 40) + 2);
             want.insert(totals, 1 << 32 | 2);
             assert_eq!(m.words(), want, "{id}");
@@ -298,7 +298,7 @@ fn vpcs_are_found_in_every_place_of_a_chain() {
     let t = Tenant { key: u64::MAX, roots: 0x8765_4321_1234_5678, mac: 0xffff_fffe, vni: Vni(5) };
     assert_eq!(
         (t.id(), t.gateway_mac(), t.root4(), t.root6()),
-        (TENANTS_MAX - 1, 0xffff_ffff_fffe, 0x1234_5678, 0x8765_4321)
+        (VpcId(TENANTS_MAX - 1), 0xffff_ffff_fffe, 0x1234_5678, 0x8765_4321)
     );
     assert_eq!(m.t.gateway_mac(&t), 0xffff_ffff_fffe);
     let generations = [0, 1 << 31, 1 << 63, 1 << 63 | 1 << 31].map(|roots| Tenant { roots, ..t }.generation());

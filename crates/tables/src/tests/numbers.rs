@@ -117,7 +117,7 @@ fn counts_of_neighbours_do_not_mix() {
         for (n, vni) in w.vnis().into_iter().enumerate() {
             let tenant = t.tenant(vni).unwrap();
             for slot in 0..slots {
-                lines.insert((t.tenant_cell_line(tenant.id(), slot), tenant.id() % 8));
+                lines.insert((t.tenant_cell_line(tenant.id(), slot), tenant.id().0 % 8));
                 for _ in 0..=n {
                     t.count_tenant(&tenant, slot, u64::from(slot) + 1);
                 }
@@ -158,7 +158,7 @@ fn full_words_are_carried_and_nothing_is_lost() {
         for (n, near) in [(1u64 << 23) - 1, 0, (1 << 23) - 1].into_iter().enumerate() {
             let bytes = if n == 0 { 0 } else { (1u64 << 39) - 1 };
             let word = near << 40 | bytes;
-            let places = [(cell, slot), (t.tenant_cell_line(tenant.id(), 1), tenant.id() as usize % 8)];
+            let places = [(cell, slot), (t.tenant_cell_line(tenant.id(), 1), tenant.id().0 as usize % 8)];
             let counts = || [t.vm_count(vm), t.tenant_count(&tenant)];
             let before = counts();
             for (line, i) in places {
@@ -404,7 +404,10 @@ fn every_way_to_ask_has_one_answer() {
         assert_eq!((t.tenant(Vni(vni)), t.tenant_from(t.tenant_line(&at, Vni(vni)), Vni(vni))), (None, None));
     }
     assert_eq!((t.nc_by_addr4(0), t.nc_by_addr6((0, 0)), t.nc_by_addr6((0xfd00 << 48, 30))), (None, None, None));
-    assert_eq!((t.tenant_record(TENANTS_MAX - 1), t.vm_cell_line(VMS_MAX - 1), t.nc_line(NCS_MAX - 1)), (0, 0, 0));
+    assert_eq!(
+        (t.tenant_record(VpcId(TENANTS_MAX - 1)), t.vm_cell_line(VMS_MAX - 1), t.nc_line(NCS_MAX - 1)),
+        (0, 0, 0)
+    );
     // A reader holds what it found: the tables may be others afterwards.
     let more = (0..500).map(|n| TenantChange {
         vni: Vni(100_000 + n),

@@ -102,7 +102,7 @@ impl Writer {
     fn missing_chunks(&self) -> (u32, u32, u32) {
         let root = &self.store.root;
         let missing = |n: u32, lacks: &dyn Fn(u32) -> bool| (0..n).filter(|c| lacks(*c)).count() as u32;
-        let tenants = &self.tenant_ids;
+        let tenants = &self.vpc_ids;
         (
             missing(VM_CHUNKS_MAX, &|c| self.vm_ids.uses_chunk(c) && root.vm_chunk(c).load(Ordering::Relaxed) == 0),
             missing(self.nc_chunks(), &|c| root.nc_chunk(c).load(Ordering::Relaxed) == 0),
@@ -137,12 +137,12 @@ impl Writer {
             for chunk in 0..ncs {
                 make(Chunk::Ncs(chunk), NC_CHUNK_LINES)?;
             }
-            for chunk in (0..TENANT_CHUNKS_MAX).filter(|c| self.tenant_ids.uses_chunk(*c)) {
+            for chunk in (0..TENANT_CHUNKS_MAX).filter(|c| self.vpc_ids.uses_chunk(*c)) {
                 make(Chunk::Tenants(chunk), chunk_lines)?;
             }
         }
         self.store.root.set(root!(vm_groups), u64::from(self.vm_ids.groups()));
-        self.store.root.set(root!(tenant_groups), u64::from(self.tenant_ids.groups()));
+        self.store.root.set(root!(tenant_groups), u64::from(self.vpc_ids.groups()));
         Ok(())
     }
 

@@ -59,7 +59,7 @@ struct Audit<'a> {
     /// NC id by address.
     ncs: BTreeMap<IpAddr, u32>,
     vm_ids: BTreeSet<u32>,
-    tenant_ids: BTreeSet<u32>,
+    vpc_ids: BTreeSet<u32>,
 }
 
 /// Panics at the first thing that is wrong.
@@ -72,7 +72,7 @@ pub(crate) fn audit(w: &Writer, model: &Model, expected: &Expected) {
         lines: BTreeMap::new(),
         ncs: BTreeMap::new(),
         vm_ids: BTreeSet::new(),
-        tenant_ids: BTreeSet::new(),
+        vpc_ids: BTreeSet::new(),
     };
     a.ncs();
     a.tenants();
@@ -189,13 +189,13 @@ impl Audit<'_> {
                 | u64::from(state.id) << TENANT_ID_SHIFT
                 | s.gateway_mac >> 32;
             assert_eq!(*key, want, "key of {vni}");
-            assert!(state.id != 0 && self.tenant_ids.insert(state.id), "id of {vni}");
+            assert!(state.id != VpcId(0) && self.vpc_ids.insert(state.id.0), "id of {vni}");
             assert_eq!(self.half(*line, 12 + slot), s.gateway_mac as u32);
             assert_eq!(self.half(line + 1, 12 + slot), policy as u32);
             assert_eq!(self.word(*line, 3 + slot), state.roots);
             // Its record.
-            let chunk = self.w.store.root.tenant_chunk(state.id >> TENANT_CHUNK_SHIFT).load(Relaxed);
-            let record = chunk + state.id % (1 << TENANT_CHUNK_SHIFT);
+            let chunk = self.w.store.root.tenant_chunk(state.id.0 >> TENANT_CHUNK_SHIFT).load(Relaxed);
+            let record = chunk + state.id.0 % (1 << TENANT_CHUNK_SHIFT);
             let first = |v6: bool| s.gateways.iter().find(|a| a.is_ipv6() == v6);
             let v4 = first(false).map_or(0, |a| if let IpAddr::V4(a) = a { a.to_bits() } else { 0 });
             let v6 = first(true).map_or((0, 0), |a| if let IpAddr::V6(a) = a { halves(a.to_bits()) } else { (0, 0) });
@@ -363,7 +363,7 @@ impl Audit<'_> {
             [vms, ncs, tenants].iter().zip(&mut chunks).for_each(|(c, n)| *n += u64::from(*c != 0));
             let used = |ids: &BTreeSet<u32>, shift: u32| ids.iter().any(|id| id >> shift == n);
             assert!(vms != 0 || !used(&self.vm_ids, VM_CHUNK_SHIFT), "chunk {n} of VMs");
-            assert!(tenants != 0 || !used(&self.tenant_ids, TENANT_CHUNK_SHIFT), "chunk {n} of VPCs");
+            assert!(tenants != 0 || !used(&self.vpc_ids, TENANT_CHUNK_SHIFT), "chunk {n} of VPCs");
             let zero = |line: u32, i: usize, what: &str, id: u32| {
                 let have = self.word(line, i);
                 assert!(
@@ -387,7 +387,7 @@ impl Audit<'_> {
             }
             for at in (0..1 << TENANT_CHUNK_SHIFT).filter(|_| tenants != 0) {
                 let id = n << TENANT_CHUNK_SHIFT | at;
-                assert!(self.tenant_ids.contains(&id) || empty(tenants + at), "record of id {id}");
+                assert!(self.vpc_ids.contains(&id) || empty(tenants + at), "record of id {id}");
                 assert!(empty(tenants + (1 << TENANT_CHUNK_SHIFT) + at), "state of id {id}");
             }
             let first = tenants + (2 << TENANT_CHUNK_SHIFT);
@@ -407,7 +407,7 @@ impl Audit<'_> {
         all_once(1, self.w.nc_ids.content(), &ncs);
         for (ids, used, shift, word) in [
             (&self.w.vm_ids, &self.vm_ids, VM_CHUNK_SHIFT, root!(vm_groups)),
-            (&self.w.tenant_ids, &self.tenant_ids, TENANT_CHUNK_SHIFT, root!(tenant_groups)),
+            (&self.w.vpc_ids, &self.vpc_ids, TENANT_CHUNK_SHIFT, root!(tenant_groups)),
         ] {
             let (groups, rest, by_chunk) = ids.content();
             assert_eq!(self.root(word), groups.len() as u64);

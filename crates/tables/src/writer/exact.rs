@@ -114,7 +114,7 @@ fn whatever_waits_is_something_that_waits() {
         |p, _| _ = p.tenants.insert(Vni(1)),
         |p, _| p.vms.push(1),
         |p, _| p.ncs.push(1),
-        |p, _| p.tenant_ids.push(1),
+        |p, _| p.vpc_ids.push(VpcId(1)),
         |p, _| p.dead_tenants.push(Vni(1)),
         |p, _| _ = p.peers.insert(Vni(1)),
     ];
@@ -250,12 +250,12 @@ fn an_id_that_goes_takes_its_own_words_along() {
     all.iter().flat_map(|r| r.clone()).for_each(|l| w.store.lines.fill(l, &[u64::MAX; 8]));
     let mut want = all.clone().map(|r| image(&w, r));
     for id in [1u32, 7, 8, 2049, 4095] {
-        w.zero_tenant(id);
+        w.zero_tenant(VpcId(id));
         want[0][id as usize] = [0; 8];
         want[0][4096 + id as usize] = [0; 8];
         (0..3).for_each(|word| want[0][8192 + word * 512 + id as usize / 8][id as usize % 8] = 0);
         assert!(image(&w, all[0].clone()) == want[0], "VPC {id}");
-        assert_eq!(w.tenant_line(id), tenants + id);
+        assert_eq!(w.tenant_line(VpcId(id)), tenants + id);
     }
     for id in [0u32, 9, 15, 65_535] {
         w.zero_vm_cell(id);
@@ -275,7 +275,7 @@ fn an_id_that_goes_takes_its_own_words_along() {
     // Where there is no chunk there is nothing to clear.
     let root = image(&w, 0..tenants.min(vms));
     w.zero_vm_cell(5 << 16 | 7);
-    w.zero_tenant(5 << 12 | 7);
+    w.zero_tenant(VpcId(5 << 12 | 7));
     assert!(
         image(&w, 0..tenants.min(vms)) == root
             && image(&w, all[0].clone()) == want[0]
@@ -647,10 +647,7 @@ fn what_is_replaced_waits_and_is_free_then() {
     assert_eq!(w.routes, 40);
     let report = w.commit(&of(vec![TenantChange { delete: true, ..on(Vni(10)) }])).unwrap();
     assert_eq!((report.tenants_removed, report.addresses_removed, w.routes, w.vms), (1, 2, 0, 0));
-    assert_eq!(
-        (w.pending.lines, w.pending.vms.len(), w.pending.tenant_ids.len(), w.pending.purge.len()),
-        (12, 2, 1, 2)
-    );
+    assert_eq!((w.pending.lines, w.pending.vms.len(), w.pending.vpc_ids.len(), w.pending.purge.len()), (12, 2, 1, 2));
     w.settle();
     assert_eq!(
         (w.store.arena.used(), w.tables.tenants.entries(), w.tables.vm4.entries() + w.tables.vm6.entries()),

@@ -136,7 +136,7 @@ struct Pending {
     vms: Vec<u32>,
     ncs: Vec<u32>,
     /// Ids of VPCs that are gone.
-    tenant_ids: Vec<u32>,
+    vpc_ids: Vec<VpcId>,
     /// VPCs whose slot in the table is to be emptied.
     dead_tenants: Vec<Vni>,
     /// VPCs whose PEER words may be written.
@@ -156,7 +156,7 @@ impl Pending {
             tenants,
             vms,
             ncs,
-            tenant_ids,
+            vpc_ids,
             dead_tenants,
             peers,
             lines: _,
@@ -170,7 +170,7 @@ impl Pending {
             && tenants.is_empty()
             && vms.is_empty()
             && ncs.is_empty()
-            && tenant_ids.is_empty()
+            && vpc_ids.is_empty()
             && dead_tenants.is_empty()
             && peers.is_empty()
     }
@@ -235,7 +235,7 @@ pub struct Writer {
     /// Address by NC id.
     nc_addrs: Vec<IpAddr>,
     nc_ids: Ids,
-    tenant_ids: CellIds,
+    vpc_ids: CellIds,
     vm_ids: CellIds,
     routes: u64,
     vms: u64,
@@ -299,7 +299,7 @@ impl Writer {
             ncs: FxMap::default(),
             nc_addrs: Vec::new(),
             nc_ids: Ids::new(1),
-            tenant_ids: CellIds::new(CellKind::TENANTS),
+            vpc_ids: CellIds::new(CellKind::TENANTS),
             vm_ids: CellIds::new(CellKind::VMS),
             routes: 0,
             vms: 0,
@@ -409,9 +409,9 @@ impl Writer {
             self.zero_vm_cell(id);
             self.vm_ids.free(id);
         }
-        for id in pending.tenant_ids {
+        for id in pending.vpc_ids {
             self.zero_tenant(id);
-            self.tenant_ids.free(id);
+            self.vpc_ids.free(id.0);
         }
         for vni in pending.dead_tenants {
             if let Some(place) = self.tables.tenants.find_dead_tenant(&self.store, vni) {
@@ -492,17 +492,17 @@ impl Writer {
     }
 
     /// Line of the record of a tenant; its state lies 2^12 lines behind.
-    fn tenant_line(&self, id: u32) -> u32 {
-        let chunk = self.store.root.tenant_chunk(id >> TENANT_CHUNK_SHIFT).load(std::sync::atomic::Ordering::Relaxed);
-        chunk + (id & ((1 << TENANT_CHUNK_SHIFT) - 1))
+    fn tenant_line(&self, id: VpcId) -> u32 {
+        let chunk = self.store.root.tenant_chunk(id.0 >> TENANT_CHUNK_SHIFT).load(std::sync::atomic::Ordering::Relaxed);
+        chunk + (id.0 & ((1 << TENANT_CHUNK_SHIFT) - 1))
     }
 
-    /// Clears the record, the state and the counters of a tenant id.
-    fn zero_tenant(&mut self, id: u32) {
-        if self.store.root.tenant_chunk(id >> TENANT_CHUNK_SHIFT).load(std::sync::atomic::Ordering::Relaxed) == 0 {
+    /// Clears the record, the state and the counters of a VPC id.
+    fn zero_tenant(&mut self, id: VpcId) {
+        if self.store.root.tenant_chunk(id.0 >> TENANT_CHUNK_SHIFT).load(std::sync::atomic::Ordering::Relaxed) == 0 {
             return;
         }
-        let (line, at) = (self.tenant_line(id), id & ((1 << TENANT_CHUNK_SHIFT) - 1));
+        let (line, at) = (self.tenant_line(id), id.0 & ((1 << TENANT_CHUNK_SHIFT) - 1));
         let lines = &self.store.lines;
         lines.zero(line, 1);
         lines.zero(line + (1 << TENANT_CHUNK_SHIFT), 1);

@@ -37,7 +37,7 @@ pub(super) struct VmSet {
 /// What happens to one VPC.
 pub(super) struct TenantPlan<'c> {
     pub change: &'c TenantChange,
-    pub id: u32,
+    pub id: VpcId,
     pub is_new: bool,
     pub routes: RoutesPlan,
     /// New counts of routes by peer, if routes change.
@@ -77,9 +77,9 @@ pub(super) struct Add6 {
 #[derive(Default)]
 pub(super) struct Names {
     pub deletes: FxSet<Vni>,
-    pub new_ids: FxMap<Vni, u32>,
+    pub new_ids: FxMap<Vni, VpcId>,
     /// Ids of new VPCs by position in the commit, 0 for VPCs that exist.
-    pub ids: Vec<u32>,
+    pub ids: Vec<VpcId>,
 }
 
 #[derive(Default)]
@@ -218,13 +218,13 @@ impl Writer {
         for t in &commit.tenants {
             // u32::MAX stands for "to be made" until all are counted.
             let creates = !t.delete && !self.tenants.contains_key(&t.vni);
-            plan.names.ids.push(if creates { u32::MAX } else { 0 });
+            plan.names.ids.push(VpcId(if creates { u32::MAX } else { 0 }));
             new += u64::from(creates);
             sorted &= last.is_none_or(|l| l < t.vni);
             last = Some(t.vni);
         }
         plan.names.new_ids.reserve(new as usize);
-        self.tenant_ids.expect(self.tenants.len() as u64 + new);
+        self.vpc_ids.expect(self.tenants.len() as u64 + new);
         let mut seen: FxSet<Vni> = FxSet::default();
         for (i, t) in commit.tenants.iter().enumerate() {
             let vni = t.vni;
@@ -234,7 +234,7 @@ impl Writer {
             if !sorted && !seen.insert(vni) {
                 return Err(CommitError::TenantTwice { vni });
             }
-            if plan.names.ids[i] != 0 {
+            if plan.names.ids[i] != VpcId(0) {
                 if t.settings.is_none() {
                     return Err(CommitError::UnknownTenant { vni });
                 }
@@ -242,7 +242,7 @@ impl Writer {
                 if self.peer_refs.contains_key(&vni) {
                     return Err(CommitError::PeerInUse { vni, by: self.leading_to(vni).unwrap_or(vni) });
                 }
-                let id = self.tenant_ids.take(hash1(u64::from(vni) << TENANT_VNI_SHIFT, self.store.salt));
+                let id = VpcId(self.vpc_ids.take(hash1(u64::from(vni) << TENANT_VNI_SHIFT, self.store.salt)));
                 plan.names.new_ids.insert(vni, id);
                 plan.names.ids[i] = id;
             } else if t.delete {
@@ -266,7 +266,7 @@ impl Writer {
         limit("the number of routes", self.routes.saturating_add_signed(plan.routes), l.routes)?;
         limit("the number of VMs", self.vms.saturating_add_signed(plan.vms), u64::from(l.vms))?;
         limit("the number of VM ids", u64::from(self.vm_ids.bound()), u64::from(VMS_MAX))?;
-        limit("the number of VPC ids", u64::from(self.tenant_ids.bound()), u64::from(TENANTS_MAX))?;
+        limit("the number of VPC ids", u64::from(self.vpc_ids.bound()), u64::from(TENANTS_MAX))?;
         let addresses = self.tables.vm4.entries() + self.tables.vm6.entries();
         let addresses = addresses + (plan.adds4.len() + plan.adds6.len()) as u64;
         limit("the number of addresses", addresses - plan.kills.len().min(addresses as usize) as u64, l.addresses)
@@ -320,11 +320,11 @@ impl Writer {
     fn plan_tenant<'c>(
         &mut self,
         change: &'c TenantChange,
-        new_id: u32,
+        new_id: VpcId,
         (known, routes): (Known<'_>, Option<WholeSet>),
         plan: &mut Plan<'c>,
     ) -> Result<(), CommitError> {
-        let is_new = new_id != 0;
+        let is_new = new_id != VpcId(0);
         let blank;
         let state = match known.tenants.get(&change.vni).filter(|_| !is_new) {
             Some(state) => state,

@@ -322,7 +322,7 @@ impl Writer {
         if self.filtered.remove(&vni) {
             self.store_filtered();
         }
-        self.pending.tenant_ids.push(state.id);
+        self.pending.vpc_ids.push(state.id);
         self.routes -= state.routes_len() as u64;
         self.forest().retire_tree::<u32>(state.top(0));
         self.forest().retire_tree::<u64>(state.top(1));

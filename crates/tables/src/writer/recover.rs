@@ -230,14 +230,14 @@ impl Writer {
         let mut used: FxSet<u32> = FxSet::default();
         for (place, key) in places {
             let vni = Vni((key >> TENANT_VNI_SHIFT) as u32);
-            let id = (key >> TENANT_ID_SHIFT) as u32 & (TENANTS_MAX - 1);
+            let id = VpcId((key >> TENANT_ID_SHIFT) as u32 & (TENANTS_MAX - 1));
             // One that was taken out, or the twin of one whose MAC address was being changed.
             if key & TENANT_VALID == 0 || self.tenants.get(&vni).is_some_and(|t| t.id == id) {
                 repairs.tenants.push(place);
                 continue;
             }
-            let chunk = self.store.root.tenant_chunk(id >> TENANT_CHUNK_SHIFT).load(Ordering::Relaxed);
-            if id == 0 || chunk == 0 || !used.insert(id) || self.tenants.contains_key(&vni) {
+            let chunk = self.store.root.tenant_chunk(id.0 >> TENANT_CHUNK_SHIFT).load(Ordering::Relaxed);
+            if id.0 == 0 || chunk == 0 || !used.insert(id.0) || self.tenants.contains_key(&vni) {
                 return Err(AttachError::Corrupt { what: "a VPC's id" });
             }
             let (entry, record) = (self.tables.tenants.tenant_at(&lines, place), lines.at(self.tenant_line(id)));
@@ -264,11 +264,11 @@ impl Writer {
             self.tenants.insert(vni, Box::new(state));
         }
         let groups = self.store.root.get(root!(tenant_groups)) as u32;
-        self.tenant_ids = CellIds::attach(CellKind::TENANTS, groups, &used);
+        self.vpc_ids = CellIds::attach(CellKind::TENANTS, groups, &used);
         for chunk in 0..TENANT_CHUNKS_MAX {
             if self.store.root.tenant_chunk(chunk).load(Ordering::Relaxed) != 0 {
                 let ids = chunk << TENANT_CHUNK_SHIFT..(chunk + 1) << TENANT_CHUNK_SHIFT;
-                ids.filter(|id| !used.contains(id)).for_each(|id| self.zero_tenant(id));
+                ids.filter(|id| !used.contains(id)).for_each(|id| self.zero_tenant(VpcId(id)));
             }
         }
         Ok(())
@@ -347,8 +347,8 @@ impl Writer {
         }
         for state in self.tenants.values_mut() {
             // The first of each family is the one in the block.
-            let chunk = self.store.root.tenant_chunk(state.id >> TENANT_CHUNK_SHIFT).load(Ordering::Relaxed);
-            let block = self.store.lines.at(chunk + (state.id & ((1 << TENANT_CHUNK_SHIFT) - 1)));
+            let chunk = self.store.root.tenant_chunk(state.id.0 >> TENANT_CHUNK_SHIFT).load(Ordering::Relaxed);
+            let block = self.store.lines.at(chunk + (state.id.0 & ((1 << TENANT_CHUNK_SHIFT) - 1)));
             let first4 = IpAddr::V4(Ipv4Addr::from_bits(block.half(6)));
             let first6 = IpAddr::V6(Ipv6Addr::from_bits(u128::from(block.word(4)) << 64 | u128::from(block.word(5))));
             state.gateways.sort_unstable_by_key(|a| (*a != first4 && *a != first6, *a));

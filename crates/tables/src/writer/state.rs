@@ -292,8 +292,8 @@ impl Vm {
 #[derive(Debug, Default)]
 #[cfg_attr(test, derive(Clone, PartialEq))]
 pub(crate) struct TenantState {
-    /// Tenant id: where its record and its counters are.
-    pub id: u32,
+    /// VPC id: where its record and its counters are.
+    pub id: VpcId,
     /// The roots word as published.
     pub roots: u64,
     pub gateway_mac: u64,

@@ -103,14 +103,14 @@ impl Chunk {
 impl Writer {
     /// Ids that are taken from now on can be taken back.
     pub(super) fn begin_ids(&mut self) {
-        self.tenant_ids.begin();
+        self.vpc_ids.begin();
         self.vm_ids.begin();
         self.nc_ids.begin();
     }
 
     /// Takes back the ids of a commit that was refused.
     pub(super) fn take_back_ids(&mut self) {
-        self.tenant_ids.take_back();
+        self.vpc_ids.take_back();
         self.vm_ids.take_back();
         self.nc_ids.take_back();
     }
@@ -260,7 +260,7 @@ impl Writer {
             peers: self.peer_refs.clone().into_iter().collect(),
             filtered: self.filtered.iter().copied().collect(),
             ncs: self.ncs.clone().into_iter().collect(),
-            ids: [self.tenant_ids.content(), self.vm_ids.content()],
+            ids: [self.vpc_ids.content(), self.vm_ids.content()],
             nc_ids: self.nc_ids.content(),
             counts: [self.routes, self.vms, self.commits, u64::from(self.store.arena.used())],
             pending: self.pending.clone(),

@@ -168,7 +168,7 @@ fn neighbours_keep_their_own_words() {
     let slots: Vec<usize> = vnis.iter().map(|vni| w.tables.tenants.find_tenant(&w.store, *vni).unwrap().slot).collect();
     assert!(
         (0..3).all(|slot| slots.iter().filter(|s| **s == slot).count() > 3)
-            && w.tenants.values().any(|t| t.id % 2 == 1)
+            && w.tenants.values().any(|t| t.id.0 % 2 == 1)
     );
     for (n, vni) in vnis.iter().enumerate() {
         let mac = 7000 + n as u64;

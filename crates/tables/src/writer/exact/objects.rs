@@ -62,7 +62,7 @@ fn ids_lie_where_addresses_look() {
     assert_eq!(w.dump(Vni(20)).unwrap().vms.iter().map(|vm| vm.id / 8).collect::<Vec<_>>(), want);
     let vpcs = w.store.root.get(root!(tenant_groups)) as u32;
     let id = w.tenants[&Vni(20)].id;
-    assert_eq!((vpcs, id / 8), (512, bucket_of(hash1(20 << 40, salt), vpcs)));
+    assert_eq!((vpcs, id.0 / 8), (512, bucket_of(hash1(20 << 40, salt), vpcs)));
 }
 
 /// Whole lines of next hops and groups, in lines that were dirty; and which word is stored first.

@@ -78,10 +78,10 @@ fn a_writer_puts_right_what_another_one_left() {
     let record = w.tenant_line(w.tenants[&Vni(10)].id);
     w.store.lines.at(record).set(7, 3 << 16 | POLICY_PICKUP);
     // Counts of ids in use stay, those of others go.
-    let (mine, id) = (w.tenants[&Vni(10)].vms[&vm(6, 1).mac].id, w.tenants[&Vni(10)].id);
+    let (mine, id) = (w.tenants[&Vni(10)].vms[&vm(6, 1).mac].id, w.tenants[&Vni(10)].id.0);
     let t = w.tables();
     [mine, mine ^ 1, mine ^ 64, 5000, 65_535].iter().for_each(|id| t.count_vm(*id, 100));
-    [id, id ^ 1, id ^ 64].iter().for_each(|id| t.count_tenant_id(*id, 1, 100));
+    [id, id ^ 1, id ^ 64].iter().for_each(|id| t.count_vpc(VpcId(*id), 1, 100));
     let mut w = attach(w).unwrap();
     for ((n, mark), stays) in (1..7u32).zip(marks).zip(stays) {
         let state = |found: Option<(_, u64)>| found.map(|f: (crate::hashtable::Place, u64)| f.1 & KEY_STATE_MASK);
