@@ -49,6 +49,10 @@ numbers! {
     Vni;
     /// The number of a VPC in the tables, where its record and its counters are; 0 is none.
     VpcId;
+    /// The number of a VM in the tables, where its counters and its meter are; 0 is none.
+    VmId;
+    /// The number of an NC in the tables, where its address and its group of next hops are; 0 is none.
+    NcId;
 }
 
 /// For numbers of documents, which are read as 64 bits.

@@ -83,9 +83,9 @@ pub(crate) struct FastPacket {
     member: u32,
     /// Line of the destination's bucket, then of its counters.
     line: u32,
-    vm: u32,
+    vm: VmId,
     /// Id of the NC.
-    nc: u32,
+    nc: NcId,
     inner_len: u16,
     /// DSCP and ECN of the outer and the inner header as received, and the ECN that results.
     outer_tos: u8,
@@ -108,8 +108,8 @@ impl FastPacket {
         tenant: VpcId(0),
         member: 0,
         line: 0,
-        vm: 0,
-        nc: 0,
+        vm: VmId(0),
+        nc: NcId(0),
         inner_len: 0,
         outer_tos: 0,
         inner_tos: 0,

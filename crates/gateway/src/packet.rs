@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the stages know about one packet: two cache lines and a bit, kept between stages while the batch passes.
 
-use abi::{DropReason, Vni};
+use abi::{DropReason, NcId, VmId, Vni};
 use session::{nat::PublicEndpoint, Candidates, Direction};
 use states::{Answer, Key};
 use tables::{BucketRef, Tenant, VmEntry, Walk};
@@ -177,7 +177,7 @@ pub(crate) struct Packet {
 
     // Written by tenant.
     /// Id of the sending NC, if its address is IPv6.
-    pub source_nc: Option<u32>,
+    pub source_nc: Option<NcId>,
     /// The VPC that the packet came from.
     pub tenant: Tenant,
 
@@ -197,7 +197,7 @@ pub(crate) struct Packet {
 }
 
 const NO_TENANT: Tenant = Tenant::NONE;
-const NO_VM: VmEntry = VmEntry { mac: 0, vm: 0, nc: 0, flags: 0 };
+const NO_VM: VmEntry = VmEntry { mac: 0, vm: VmId(0), nc: NcId(0), flags: 0 };
 
 /// Bytes of the frame around an IP packet, for `Packet::inner_len`. The longest packets leave no room for the Ethernet header in 16 bits;
 /// no link takes them, and a length that wraps would let them look short.

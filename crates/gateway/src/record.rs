@@ -4,7 +4,7 @@
 //! The stages are generic over a [`Recorder`]. [`NoRecorder`] is what production runs: `ON` is a constant false, so the
 //! compiler removes every call, and a trace shows the very code that forwards.
 
-use abi::{DropReason, Stage, Vni};
+use abi::{DropReason, NcId, Stage, VmId, Vni};
 use std::net::IpAddr;
 
 use crate::frame::Verdict;
@@ -76,11 +76,11 @@ pub enum Event {
     /// A route, or its absence. `shortcut`: proven by the VM-NC table without a tree walk.
     Route { vni: Vni, destination: IpAddr, scope: Scope, peer: Option<Vni>, shortcut: bool },
     /// The VM-NC entry.
-    Vm { vni: Vni, address: IpAddr, mac: Mac, vm: u32, nc: u32, gateway: bool, metered: bool },
+    Vm { vni: Vni, address: IpAddr, mac: Mac, vm: VmId, nc: NcId, gateway: bool, metered: bool },
     /// No visible VM-NC entry.
     NoVm { vni: Vni, address: IpAddr },
     /// The NC and the next hop towards it.
-    Nexthop { nc: u32, address: IpAddr, nexthop: u32, ifindex: u32, dmac: Mac, smac: Mac, mtu: u16 },
+    Nexthop { nc: NcId, address: IpAddr, nexthop: u32, ifindex: u32, dmac: Mac, smac: Mac, mtu: u16 },
     /// A meter's word.
     Meter { of: &'static str, line: u32, color: &'static str },
     /// An answer to ARP, ND or echo.

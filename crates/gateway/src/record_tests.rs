@@ -27,7 +27,15 @@ fn each_event_is_told_in_words() {
     let v6 = IpAddr::V6(Ipv6Addr::LOCALHOST);
     let (a, b) = (Mac(0x0200_0000_0001), Mac(0x0200_0000_0002));
     let rule = || ("web".to_string(), 3, "ingress allow tcp/80 any".to_string());
-    let vm = |gateway, metered| Event::Vm { vni: Vni(7), address: v4(2), mac: a, vm: 5, nc: 6, gateway, metered };
+    let vm = |gateway, metered| Event::Vm {
+        vni: Vni(7),
+        address: v4(2),
+        mac: a,
+        vm: VmId(5),
+        nc: NcId(6),
+        gateway,
+        metered,
+    };
     let route = |scope, peer, shortcut| Event::Route { vni: Vni(7), destination: v4(2), scope, peer, shortcut };
     let session = |inward| Event::Session { inner: "I".into(), outer: "O".into(), state: "paired", inward };
     let of = |verdict| Event::Outcome { verdict };
@@ -55,7 +63,7 @@ fn each_event_is_told_in_words() {
         (vm(true, false), "vni 7, 10.0.0.2: the gateway itself"),
         (Event::NoVm { vni: Vni(7), address: v4(2) }, "vni 7, 10.0.0.2: no VM"),
         (
-            Event::Nexthop { nc: 6, address: v6, nexthop: 4, ifindex: 2, dmac: a, smac: b, mtu: 1500 },
+            Event::Nexthop { nc: NcId(6), address: v6, nexthop: 4, ifindex: 2, dmac: a, smac: b, mtu: 1500 },
             "NC 6 ::1: next hop 4: port 2, 02:00:00:00:00:02 > 02:00:00:00:00:01, MTU 1500",
         ),
         (Event::Meter { of: "VM", line: 3, color: "red" }, "VM meter at line 3: red"),

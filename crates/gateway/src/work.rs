@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What every stage needs for one batch, and how a packet's way ends.
 
-use abi::{DropReason, Stage};
+use abi::{DropReason, NcId, Stage};
 use states::{Completions, Key};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -190,7 +190,7 @@ impl<R: Recorder> Work<'_, R> {
 
     /// The way to an NC for a flow. A neighbour that is not resolved is noted as needed.
     #[inline(always)]
-    pub fn path_to(&mut self, nc: u32, flow: u64) -> Result<Path, DropReason> {
+    pub fn path_to(&mut self, nc: NcId, flow: u64) -> Result<Path, DropReason> {
         let nc = self.tables.nc(nc).ok_or(DropReason::UnderlayNoRoute)?;
         let (addr, nc_v6) = match nc.addr {
             IpAddr::V4(a) => (Addr::v4(a.to_bits()), false),
@@ -239,7 +239,7 @@ impl<R: Recorder> Work<'_, R> {
     }
 
     /// Id of the NC that sent a packet.
-    pub fn sending_nc(&self, p: &Packet) -> Option<u32> {
+    pub fn sending_nc(&self, p: &Packet) -> Option<NcId> {
         match p.source_v6 {
             true => self.tables.nc_by_addr6(p.source.halves()),
             false => self.tables.nc_by_addr4(p.source.as_v4()),

@@ -236,29 +236,29 @@ impl Tables {
 
     /// Line of the packed cells of a VM id, to prefetch it; 0 if there is none.
     #[inline(always)]
-    pub fn vm_cell_line(&self, vm: u32) -> u32 {
-        let first = self.root.vm_chunk(vm >> VM_CHUNK_SHIFT).load(Ordering::Acquire);
+    pub fn vm_cell_line(&self, vm: VmId) -> u32 {
+        let first = self.root.vm_chunk(vm.0 >> VM_CHUNK_SHIFT).load(Ordering::Acquire);
         if first == 0 {
             return 0;
         }
-        first.wrapping_add((vm & ((1 << VM_CHUNK_SHIFT) - 1)) / 8)
+        first.wrapping_add((vm.0 & ((1 << VM_CHUNK_SHIFT) - 1)) / 8)
     }
 
     /// Counts a packet delivered to a VM.
     #[inline(always)]
-    pub fn count_vm(&self, vm: u32, bytes: u64) {
+    pub fn count_vm(&self, vm: VmId, bytes: u64) {
         self.count_vm_at(self.vm_cell_line(vm), vm, bytes);
     }
 
     /// As [`Tables::count_vm`], with the line of the VM's packed cells.
     #[inline(always)]
-    pub fn count_vm_at(&self, line: u32, vm: u32, bytes: u64) {
-        let Some(cell) = self.engine_word(line, vm as usize & 7) else {
+    pub fn count_vm_at(&self, line: u32, vm: VmId, bytes: u64) {
+        let Some(cell) = self.engine_word(line, vm.0 as usize & 7) else {
             return;
         };
         let before = cell.fetch_add(1 << CELL_PACKETS_SHIFT | bytes, Ordering::Relaxed);
         if before & CELL_SPILL_MASK != 0 {
-            self.carry(cell, self.engine_word(line.wrapping_add(1 << (VM_CHUNK_SHIFT - 3)), vm as usize & 7));
+            self.carry(cell, self.engine_word(line.wrapping_add(1 << (VM_CHUNK_SHIFT - 3)), vm.0 as usize & 7));
         }
     }
 
@@ -273,13 +273,13 @@ impl Tables {
     }
 
     /// Packets delivered to a VM id.
-    pub fn vm_count(&self, vm: u32) -> Count {
+    pub fn vm_count(&self, vm: VmId) -> Count {
         let line = self.vm_cell_line(vm);
         if line == 0 {
             return Count::default();
         }
-        let mut count = carried(self.engine_word(line.wrapping_add(1 << (VM_CHUNK_SHIFT - 3)), vm as usize & 7));
-        count.add(packed(self.engine_word(line, vm as usize & 7)));
+        let mut count = carried(self.engine_word(line.wrapping_add(1 << (VM_CHUNK_SHIFT - 3)), vm.0 as usize & 7));
+        count.add(packed(self.engine_word(line, vm.0 as usize & 7)));
         count
     }
 

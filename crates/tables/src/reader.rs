@@ -173,9 +173,9 @@ pub struct VmEntry {
     /// The VM's MAC address.
     pub mac: u64,
     /// VM id (counters, meter).
-    pub vm: u32,
+    pub vm: VmId,
     /// NC id.
-    pub nc: u32,
+    pub nc: NcId,
     /// `VM_FLAG_*`.
     pub flags: u32,
 }
@@ -470,7 +470,7 @@ impl Tables {
 
     /// Prefetches for [`Tables::may_send6`].
     #[inline(always)]
-    pub fn prefetch_member6(&self, vni: Vni, nc: u32) {
+    pub fn prefetch_member6(&self, vni: Vni, nc: NcId) {
         self.prefetch_word(root!(members), member6_key(vni, nc));
     }
 
@@ -482,14 +482,14 @@ impl Tables {
 
     /// Whether the NC with this id (an IPv6 one, see [`Tables::nc_by_addr6`]) may send for a VNI.
     #[inline(always)]
-    pub fn may_send6(&self, vni: Vni, nc: u32) -> bool {
+    pub fn may_send6(&self, vni: Vni, nc: NcId) -> bool {
         self.word_find::<false>(root!(members), member6_key(vni, nc)).is_some()
     }
 
     /// Id of the NC with an IPv4 tunnel address.
     #[inline(always)]
-    pub fn nc_by_addr4(&self, addr: u32) -> Option<u32> {
-        self.word_find::<true>(root!(nc4), u64::from(addr) << WORD_NC4_SHIFT).map(|e| e as u32)
+    pub fn nc_by_addr4(&self, addr: u32) -> Option<NcId> {
+        self.word_find::<true>(root!(nc4), u64::from(addr) << WORD_NC4_SHIFT).map(|e| NcId(e as u32))
     }
 
     /// Prefetches for [`Tables::nc_by_addr6`].
@@ -500,8 +500,8 @@ impl Tables {
 
     /// Id of the NC with an IPv6 tunnel address.
     #[inline(always)]
-    pub fn nc_by_addr6(&self, addr: (u64, u64)) -> Option<u32> {
-        self.v6_find(root!(nc6), Vni(0), addr, 0).map(|(_, value)| value as u32)
+    pub fn nc_by_addr6(&self, addr: (u64, u64)) -> Option<NcId> {
+        self.v6_find(root!(nc6), Vni(0), addr, 0).map(|(_, value)| NcId(value as u32))
     }
 
     // ---- meter stage and limits ----
@@ -517,13 +517,13 @@ impl Tables {
 
     /// Prefetches for [`Tables::vm_meter`].
     #[inline(always)]
-    pub fn prefetch_vm_meter(&self, vm: u32) {
+    pub fn prefetch_vm_meter(&self, vm: VmId) {
         self.prefetch_word(root!(vm_meters), u64::from(vm) << WORD_METER_SHIFT);
     }
 
     /// Line of a VM's meter block; 0 if it has none.
     #[inline(always)]
-    pub fn vm_meter(&self, vm: u32) -> u32 {
+    pub fn vm_meter(&self, vm: VmId) -> u32 {
         self.word_find::<true>(root!(vm_meters), u64::from(vm) << WORD_METER_SHIFT).unwrap_or(0) as u32
     }
 
@@ -680,7 +680,7 @@ pub(crate) fn member4_key(vni: Vni, src: u32) -> u64 {
 
 /// Key of `members` for an NC with an IPv6 address.
 #[inline(always)]
-pub(crate) fn member6_key(vni: Vni, nc: u32) -> u64 {
+pub(crate) fn member6_key(vni: Vni, nc: NcId) -> u64 {
     u64::from(vni) << 40 | u64::from(nc) << 8 | MEMBER_V6
 }
 
@@ -702,15 +702,15 @@ pub(crate) fn vm4_value(bucket: &Line, i: usize) -> VmEntry {
     let (a, b, c) = (bucket.half(6 + 3 * i), bucket.half(7 + 3 * i), bucket.half(8 + 3 * i));
     VmEntry {
         mac: u64::from(a) << 16 | u64::from(b >> 16),
-        vm: (b & 0xffff) << 8 | c >> 24,
-        nc: (c >> 4) & 0xf_ffff,
+        vm: VmId((b & 0xffff) << 8 | c >> 24),
+        nc: NcId((c >> 4) & 0xf_ffff),
         flags: c & 0xf,
     }
 }
 
 /// The three half words of a VM entry, as in Vm4Bucket.
 pub(crate) fn vm4_words(e: &VmEntry) -> [u32; 3] {
-    [(e.mac >> 16) as u32, (e.mac as u32 & 0xffff) << 16 | e.vm >> 8, (e.vm & 0xff) << 24 | e.nc << 4 | e.flags]
+    [(e.mac >> 16) as u32, (e.mac as u32 & 0xffff) << 16 | e.vm.0 >> 8, (e.vm.0 & 0xff) << 24 | e.nc.0 << 4 | e.flags]
 }
 
 /// A VM entry out of the two value words of a Vm6Bucket.
@@ -718,8 +718,8 @@ pub(crate) fn vm4_words(e: &VmEntry) -> [u32; 3] {
 pub(crate) fn vm6_value(mac_flags: u64, vm_nc: u64) -> VmEntry {
     VmEntry {
         mac: mac_flags >> 16,
-        vm: (vm_nc >> 32) as u32 & (VMS_MAX - 1),
-        nc: vm_nc as u32 & (NCS_MAX - 1),
+        vm: VmId((vm_nc >> 32) as u32 & (VMS_MAX - 1)),
+        nc: NcId(vm_nc as u32 & (NCS_MAX - 1)),
         flags: mac_flags as u32 & 0xffff,
     }
 }

@@ -137,7 +137,7 @@ struct Sample {
 }
 
 fn value(n: u32) -> VmEntry {
-    VmEntry { mac: 0x0203_0405_0000 | u64::from(n), vm: 0x54_3210 + n, nc: 0xa_bc00 + n, flags: 1 + n % 3 }
+    VmEntry { mac: 0x0203_0405_0000 | u64::from(n), vm: VmId(0x54_3210 + n), nc: NcId(0xa_bc00 + n), flags: 1 + n % 3 }
 }
 
 /// So many entries whose hashes choose among the first buckets of 16.
@@ -155,8 +155,8 @@ fn samples(kind: Kind, count: usize, buckets: u32) -> Vec<Sample> {
                 let key = u64::from(vni) << 40 | u64::from(n) << 8;
                 let values = vec![
                     v.mac >> 16,
-                    (v.mac & 0xffff) << 16 | u64::from(v.vm >> 8),
-                    u64::from((v.vm & 0xff) << 24 | v.nc << 4 | v.flags),
+                    (v.mac & 0xffff) << 16 | u64::from(v.vm.0 >> 8),
+                    u64::from((v.vm.0 & 0xff) << 24 | v.nc.0 << 4 | v.flags),
                 ];
                 Sample {
                     vni: Vni(vni),
@@ -347,7 +347,7 @@ fn empty_slots_are_never_found() {
     assert_eq!(hash3(0, addr.0, addr.1, SALT), 0x0765_4321_0000_0000);
     t.insert6(&mut s, Vni(0), addr, KEY_VALID, (0x1234 << 16 | 2, 5 << 32 | 6)).unwrap();
     let (place, key) = t.find6(&s, Vni(0), addr, |_| true).unwrap();
-    let slot = VmSlot { key, addr6: addr, value: VmEntry { mac: 0x1234, vm: 5, nc: 6, flags: 2 } };
+    let slot = VmSlot { key, addr6: addr, value: VmEntry { mac: 0x1234, vm: VmId(5), nc: NcId(6), flags: 2 } };
     assert_eq!((key, t.vm_slot(&s.lines, place)), (KEY_VALID, slot));
     assert_eq!(t.find6(&s, Vni(0), (addr.0, addr.1 ^ 1), |_| true), None);
     t.clear(&s, place);

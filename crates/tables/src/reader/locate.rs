@@ -202,23 +202,23 @@ impl Tables {
 
     /// Line of an NC's NC_WORD, to prefetch it; 0 if there is none.
     #[inline(always)]
-    pub fn nc_line(&self, nc: u32) -> u32 {
-        let first = self.root.nc_chunk(nc >> NC_CHUNK_SHIFT).load(Ordering::Acquire);
+    pub fn nc_line(&self, nc: NcId) -> u32 {
+        let first = self.root.nc_chunk(nc.0 >> NC_CHUNK_SHIFT).load(Ordering::Acquire);
         if first == 0 {
             return 0;
         }
-        first.wrapping_add((nc & ((1 << NC_CHUNK_SHIFT) - 1)) / 8)
+        first.wrapping_add((nc.0 & ((1 << NC_CHUNK_SHIFT) - 1)) / 8)
     }
 
     /// The NC_WORD of an NC; 0 if there is none.
     #[inline(always)]
-    fn nc_word(&self, nc: u32) -> u64 {
-        self.at(self.nc_line(nc)).word(nc as usize & 7)
+    fn nc_word(&self, nc: NcId) -> u64 {
+        self.at(self.nc_line(nc)).word(nc.0 as usize & 7)
     }
 
     /// The NC with an id.
     #[inline(always)]
-    pub fn nc(&self, nc: u32) -> Option<Nc> {
+    pub fn nc(&self, nc: NcId) -> Option<Nc> {
         let word = self.nc_word(nc);
         if word & NC_VALID == 0 {
             return None;
@@ -226,8 +226,8 @@ impl Tables {
         let addr = match word & NC_V6 {
             0 => IpAddr::V4(Ipv4Addr::from_bits((word >> 32) as u32)),
             _ => {
-                let first = self.root.nc_chunk(nc >> NC_CHUNK_SHIFT).load(Ordering::Acquire);
-                let at = (1 << (NC_CHUNK_SHIFT - 3)) + (nc & ((1 << NC_CHUNK_SHIFT) - 1));
+                let first = self.root.nc_chunk(nc.0 >> NC_CHUNK_SHIFT).load(Ordering::Acquire);
+                let at = (1 << (NC_CHUNK_SHIFT - 3)) + (nc.0 & ((1 << NC_CHUNK_SHIFT) - 1));
                 let record = self.at(first.wrapping_add(at));
                 IpAddr::V6(Ipv6Addr::from_bits(u128::from(record.word(1)) << 64 | u128::from(record.word(2))))
             }
@@ -237,7 +237,7 @@ impl Tables {
 
     /// Group and address of an NC whose address is IPv4.
     #[inline(always)]
-    pub fn nc4(&self, nc: u32) -> Option<(u32, u32)> {
+    pub fn nc4(&self, nc: NcId) -> Option<(u32, u32)> {
         let word = self.nc_word(nc);
         let group = (word >> NC_GROUP_SHIFT) as u32 & ROOT_LINE_MASK;
         (word & (NC_VALID | NC_V6) == NC_VALID).then_some((group, (word >> 32) as u32))

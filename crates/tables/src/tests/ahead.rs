@@ -52,7 +52,7 @@ fn readers_ask_for_the_lines_that_they_read() {
             (vec![line(member)], member)
         );
         let member = bucket(&w, root!(members), hash1(u64::from(vni) << 40 | u64::from(n) << 8 | MEMBER_V6, salt), 1);
-        assert_eq!(prefetched(|| t.prefetch_member6(vni, n)), [line(member)]);
+        assert_eq!(prefetched(|| t.prefetch_member6(vni, NcId(n))), [line(member)]);
         let addr = 0x0a01_0000 + n;
         let vm = bucket(&w, root!(vm4), hash1(u64::from(vni) << 40 | u64::from(addr) << 8, salt), 1);
         assert_eq!(prefetched(|| t.prefetch_vm4(vni, addr)), [line(vm)]);
@@ -63,7 +63,7 @@ fn readers_ask_for_the_lines_that_they_read() {
         assert_eq!(prefetched(|| t.prefetch_vm6(vni, addr)), [line(vm), line(vm + 1)]);
         let nc = bucket(&w, root!(nc6), hash3(0, addr.0, addr.1, salt), 2);
         assert_eq!(prefetched(|| t.prefetch_nc6(addr)), [line(nc), line(nc + 1)]);
-        assert!(prefetched(|| t.prefetch_vm_meter(n)).is_empty(), "no VM has a meter");
+        assert!(prefetched(|| t.prefetch_vm_meter(VmId(n))).is_empty(), "no VM has a meter");
         assert_eq!(prefetched(|| t.prefetch_line(77 + n)), [line(77 + n)]);
     }
     let bytes = [0u8; 200];

@@ -71,7 +71,7 @@ fn settings_reach_the_block_and_the_entries() {
         assert_eq!(t.gateway6(&tenant()), (0x2001 << 48, 1));
         for a in settings(0).gateways {
             let e = entry(a).unwrap_or_else(|| panic!("{a}"));
-            assert_eq!((e.mac, e.vm, e.nc, e.flags), (mac, 0, 0, VM_FLAG_GATEWAY));
+            assert_eq!((e.mac, e.vm, e.nc, e.flags), (mac, VmId(0), NcId(0), VM_FLAG_GATEWAY));
         }
         let dump = w.dump(vni(4)).unwrap();
         assert_eq!((dump.gateways, dump.gateway_mac), (settings(0).gateways, mac));

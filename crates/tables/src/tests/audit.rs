@@ -113,10 +113,10 @@ impl History {
     fn count(&mut self) {
         let tables = self.w.tables();
         let vnis = self.w.vnis();
-        let vms: Vec<u32> = vnis.iter().flat_map(|v| self.w.dump(*v).unwrap().vms).map(|vm| vm.id).collect();
+        let vms: Vec<u32> = vnis.iter().flat_map(|v| self.w.dump(*v).unwrap().vms).map(|vm| vm.id.0).collect();
         for vm in vms.iter().filter(|id| *id % 3 == 0) {
-            tables.count_vm(*vm, 1000 + u64::from(*vm));
-            let line = tables.vm_cell_line(*vm);
+            tables.count_vm(VmId(*vm), 1000 + u64::from(*vm));
+            let line = tables.vm_cell_line(VmId(*vm));
             *self.expected.counted.entry((line, *vm as usize % 8)).or_default() +=
                 1 << CELL_PACKETS_SHIFT | (1000 + u64::from(*vm));
         }
@@ -296,7 +296,7 @@ fn memory_says_what_a_large_model_says() {
                 };
                 let e = found.unwrap();
                 assert_eq!((e.mac, tables.nc(e.nc).map(|n| n.addr)), (vm.mac, Some(vm.nc)));
-                ids.push((tenant.id().0, e.vm, e.nc));
+                ids.push((tenant.id().0, e.vm.0, e.nc.0));
             }
         }
         let beyond = |n: fn(&(u32, u32, u32)) -> u32, first: u32| ids.iter().filter(|id| n(id) >= first).count();

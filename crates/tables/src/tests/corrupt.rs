@@ -37,7 +37,7 @@ fn permit(tables: &Tables, rng: &mut ChaCha8Rng) {
     let _ = (tables.gateway_mac(&t), tables.gateway4(&t), tables.gateway6(&t));
     let _ = (
         tables.may_send4(Vni(vni), a),
-        tables.may_send6(Vni(vni), b),
+        tables.may_send6(Vni(vni), NcId(b)),
         tables.nc_by_addr4(c),
         tables.nc_by_addr6((x, y)),
     );
@@ -61,16 +61,16 @@ fn permit(tables: &Tables, rng: &mut ChaCha8Rng) {
     );
     let _ =
         (tables.may_send4_from(tables.member4_bucket(Vni(vni), c), Vni(vni), c), tables.may_send4_from(b, Vni(vni), c));
-    let _ = (tables.nc4(a), tables.meter_colors(b));
+    let _ = (tables.nc4(NcId(a)), tables.meter_colors(b));
     tables.count_vpc(VpcId(a), b, 5);
-    let nc = tables.nc(a).map_or(b, |nc| nc.group);
+    let nc = tables.nc(NcId(a)).map_or(b, |nc| nc.group);
     let hop = tables.group_member(nc, y);
     let _ = (tables.nexthop(hop), tables.nexthop(a), tables.nexthop_addr(b));
-    let _ = (tables.meter(tables.tenant_meter(&t), 1500, x), tables.meter(tables.vm_meter(a), 64, y));
+    let _ = (tables.meter(tables.tenant_meter(&t), 1500, x), tables.meter(tables.vm_meter(VmId(a)), 64, y));
     let _ = (tables.punt(Some(&t), x), tables.punt(None, y), tables.tenant_punts(&t), tables.icmp_allowed(&t, x));
     tables.count_tenant(&t, a, 1000);
-    let _ = (tables.tenant_count(&t), tables.vm_count(b));
-    tables.count_vm(c, 1 << 39);
+    let _ = (tables.tenant_count(&t), tables.vm_count(VmId(b)));
+    tables.count_vm(VmId(c), 1 << 39);
     let _ = (tables.count_drop(Vni(vni), DropReason::RouteNone), tables.drop_count(Vni(vni), DropReason::VmUnknown));
     let _ = tables.drop_counts().len();
 }

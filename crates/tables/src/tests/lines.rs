@@ -122,24 +122,24 @@ fn what_is_counted_for_a_vm_stands_in_its_own_word() {
             _ => 0,
         };
         let line = if chunk == 0 { 0 } else { chunk + id % 65_536 / 8 };
-        assert_eq!(m.t.vm_cell_line(id), line);
+        assert_eq!(m.t.vm_cell_line(VmId(id)), line);
         let bytes = 1000 + u64::from(id);
-        (0..3).for_each(|_| m.t.count_vm(id, bytes));
-        m.t.count_vm_at(line, id, 5);
+        (0..3).for_each(|_| m.t.count_vm(VmId(id), bytes));
+        m.t.count_vm_at(line, VmId(id), 5);
         if chunk == 0 {
-            assert_eq!(m.t.vm_count(id), Count::default());
+            assert_eq!(m.t.vm_count(VmId(id)), Count::default());
             continue;
         }
-        assert_eq!(m.t.vm_count(id), Count { packets: 4, bytes: 3 * bytes + 5 });
+        assert_eq!(m.t.vm_count(VmId(id)), Count { packets: 4, bytes: 3 * bytes + 5 });
         want.insert((line, id as usize % 8), (4 << 40) + 3 * bytes + 5);
         for (bit, carry, packets, more) in [(1 << 63, 1 << 32, 1u64 << 23, 0), (1 << 39, 1, 0, 1u64 << 39)] {
-            let before = m.t.vm_count(id);
+            let before = m.t.vm_count(VmId(id));
             m.set(line, id as usize % 8, m.lines.at(line).word(id as usize % 8) | bit);
-            m.t.count_vm(id, 9);
+            m.t.count_vm(VmId(id), 9);
             *want.get_mut(&(line, id as usize % 8)).unwrap() += (1 << 40) + 9;
             *want.entry((line + 8192, id as usize % 8)).or_default() += carry;
             assert_eq!(
-                m.t.vm_count(id),
+                m.t.vm_count(VmId(id)),
                 Count { packets: before.packets + 1 + packets, bytes: before.bytes + 9 + more }
             );
         }
@@ -148,10 +148,10 @@ fn what_is_counted_for_a_vm_stands_in_its_own_word() {
     // The last line has cells, but its carries lie outside: what would go there is lost.
     let id = 255 << 16 | 3;
     m.set(SEGMENT_LINES - 1, 3, 1 << 39);
-    m.t.count_vm(id, 3);
-    assert_eq!(m.t.vm_count(id), Count { packets: 1, bytes: 3 });
-    m.t.count_vm(255 << 16 | 11, 1);
-    assert_eq!(m.t.vm_count(255 << 16 | 11), Count::default());
+    m.t.count_vm(VmId(id), 3);
+    assert_eq!(m.t.vm_count(VmId(id)), Count { packets: 1, bytes: 3 });
+    m.t.count_vm(VmId(255 << 16 | 11), 1);
+    assert_eq!(m.t.vm_count(VmId(255 << 16 | 11)), Count::default());
 }
 
 /// A counter of drops stands in the first free pair of words from its bucket on, four lines at most and round the end.
@@ -233,19 +233,22 @@ fn words_are_found_in_every_place_of_a_chain() {
         assert!(
             !m.t.may_send4(Vni(6), 0x0a01_0203)
                 && !m.t.may_send4(Vni(7), 0x0a01_0202)
-                && !m.t.may_send6(Vni(7), 0x0a01_0203)
+                && !m.t.may_send6(Vni(7), NcId(0x0a01_0203))
         );
         put(7 << 40 | 99 << 8 | MEMBER_V6);
         assert_eq!(
-            (m.t.may_send6(Vni(7), 99), m.t.may_send6(Vni(7), 98), m.t.may_send4(Vni(7), 99)),
+            (m.t.may_send6(Vni(7), NcId(99)), m.t.may_send6(Vni(7), NcId(98)), m.t.may_send4(Vni(7), 99)),
             (reach, false, false)
         );
         put(0x0a01_0203 << 32 | 0x12_3456);
-        assert_eq!((m.t.nc_by_addr4(0x0a01_0203), m.t.nc_by_addr4(0x0a01_0204)), (reach.then_some(0x12_3456), None));
+        assert_eq!(
+            (m.t.nc_by_addr4(0x0a01_0203), m.t.nc_by_addr4(0x0a01_0204)),
+            (reach.then_some(NcId(0x12_3456)), None)
+        );
         put(9 << 32 | 0x345_6789);
-        assert_eq!((m.t.vm_meter(9), m.t.vm_meter(8)), (if reach { 0x345_6789 } else { 0 }, 0));
+        assert_eq!((m.t.vm_meter(VmId(9)), m.t.vm_meter(VmId(8))), (if reach { 0x345_6789 } else { 0 }, 0));
         put(0);
-        assert_eq!((m.t.nc_by_addr4(0), m.t.vm_meter(0)), (None, 0), "empty slots are nobody's");
+        assert_eq!((m.t.nc_by_addr4(0), m.t.vm_meter(VmId(0))), (None, 0), "empty slots are nobody's");
     }
     assert_eq!((m.t.member4_bucket(Vni(7), 5), m.t.member4_line(&at, Vni(7), 5)), (50, 50));
     tables.iter().for_each(|t| m.root.set(*t, 0));
@@ -355,8 +358,8 @@ fn vms_are_found_in_every_place_of_a_chain() {
     for (n, (reach, line, slot)) in places(3).enumerate() {
         let e = VmEntry {
             mac: 0x0203_0405_0600 + n as u64,
-            vm: 0xfe_dc00 + n as u32,
-            nc: 0xc_ba00 + n as u32,
+            vm: VmId(0xfe_dc00 + n as u32),
+            nc: NcId(0xc_ba00 + n as u32),
             flags: n as u32 % 16,
         };
         for i in 0..3 {
@@ -364,8 +367,8 @@ fn vms_are_found_in_every_place_of_a_chain() {
             m.set(line, i, key ^ 1 << 8 | 1);
         }
         m.set_half(line, 6 + 3 * slot, (e.mac >> 16) as u32);
-        m.set_half(line, 7 + 3 * slot, (e.mac as u32 & 0xffff) << 16 | e.vm >> 8);
-        m.set_half(line, 8 + 3 * slot, (e.vm & 0xff) << 24 | e.nc << 4 | e.flags);
+        m.set_half(line, 7 + 3 * slot, (e.mac as u32 & 0xffff) << 16 | e.vm.0 >> 8);
+        m.set_half(line, 8 + 3 * slot, (e.vm.0 & 0xff) << 24 | e.nc.0 << 4 | e.flags);
         assert_eq!(crate::reader::vm4_words(&e), [6, 7, 8].map(|i| m.lines.at(line).half(i + 3 * slot)));
         let want = reach.then_some(e);
         for (word, seen) in [
@@ -431,13 +434,15 @@ fn ipv6_is_found_in_every_place_of_a_chain() {
             (0..3).for_each(|i| (m.set(line, 4 + 2 * i, addr.0 + 1), m.set(line, 5 + 2 * i, addr.1)).1);
             let permit = || match table == root!(vm6) {
                 true => m.t.vm6(Vni(vni), addr, 3),
-                false => m.t.nc_by_addr6(addr).map(|nc| VmEntry { mac: 0x0203_0405_0607, vm: 0x12_3456, nc, flags: 3 }),
+                false => {
+                    m.t.nc_by_addr6(addr).map(|nc| VmEntry { mac: 0x0203_0405_0607, vm: VmId(0x12_3456), nc, flags: 3 })
+                }
             };
             assert_eq!(permit(), None, "another address of the same tag");
             m.set(line, 4 + 2 * slot, addr.0);
             m.set(line, 10 + 2 * slot, 0x0203_0405_0607 << 16 | 3);
             m.set(line, 11 + 2 * slot, 0x12_3456 << 32 | 0x6_5432);
-            let want = VmEntry { mac: 0x0203_0405_0607, vm: 0x12_3456, nc: 0x6_5432, flags: 3 };
+            let want = VmEntry { mac: 0x0203_0405_0607, vm: VmId(0x12_3456), nc: NcId(0x6_5432), flags: 3 };
             assert_eq!(permit(), reach.then_some(want), "{line} {slot}");
             m.set(line, 5 + 2 * slot, addr.1 ^ 1);
             assert_eq!(permit(), None);
@@ -469,22 +474,22 @@ fn ncs_groups_and_next_hops_are_read_word_by_word() {
     for (id, chunk) in [(1u32, 1000), (2, 1000), (9, 1000), (4095, 1000), (255 << 12, 9000), ((255 << 12) + 4095, 9000)]
     {
         let (line, i) = (chunk + id % 4096 / 8, id as usize % 8);
-        assert_eq!(m.t.nc_line(id), line);
-        assert_eq!((m.t.nc(id), m.t.nc4(id)), (None, None));
+        assert_eq!(m.t.nc_line(NcId(id)), line);
+        assert_eq!((m.t.nc(NcId(id)), m.t.nc4(NcId(id))), (None, None));
         m.set(line, i, 0x0a01_0203 << 32 | 0x2aa_aaaa << 4 | NC_VALID);
-        assert_eq!(m.t.nc(id), Some(Nc { addr: IpAddr::V4(0x0a01_0203.into()), group: 0x2aa_aaaa }));
-        assert_eq!(m.t.nc4(id), Some((0x2aa_aaaa, 0x0a01_0203)));
+        assert_eq!(m.t.nc(NcId(id)), Some(Nc { addr: IpAddr::V4(0x0a01_0203.into()), group: 0x2aa_aaaa }));
+        assert_eq!(m.t.nc4(NcId(id)), Some((0x2aa_aaaa, 0x0a01_0203)));
         let record = chunk + 512 + id % 4096;
         m.set(record, 1, 0x2001);
         m.set(record, 2, 0x77);
         m.set(line, i, 0x155_5555 << 4 | NC_VALID | NC_V6);
         let six = IpAddr::V6((0x2001u128 << 64 | 0x77).into());
-        assert_eq!((m.t.nc(id), m.t.nc4(id)), (Some(Nc { addr: six, group: 0x155_5555 }), None));
+        assert_eq!((m.t.nc(NcId(id)), m.t.nc4(NcId(id))), (Some(Nc { addr: six, group: 0x155_5555 }), None));
         m.set(line, i, 0x155_5555 << 4 | NC_V6);
-        assert_eq!((m.t.nc(id), m.t.nc4(id)), (None, None));
+        assert_eq!((m.t.nc(NcId(id)), m.t.nc4(NcId(id))), (None, None));
         m.set(line, i, 0);
     }
-    assert_eq!((m.t.nc_line(4096), m.t.nc(4096)), (0, None));
+    assert_eq!((m.t.nc_line(NcId(4096)), m.t.nc(NcId(4096))), (0, None));
     // A group: how many, then the lines of its members; no more than fifteen.
     for count in [0u32, 1, 2, 14, 15, 16, u32::MAX] {
         (0..16).for_each(|i| m.set_half(500, i, 100 + i as u32));
@@ -629,19 +634,19 @@ fn nothing_is_found_where_there_is_no_memory() {
     let m = Made::new(0);
     let t = m.t.clone();
     assert_eq!(
-        (t.tenant(Vni(5)), t.may_send4(Vni(5), 1), t.may_send6(Vni(5), 1), t.nc_by_addr4(1)),
+        (t.tenant(Vni(5)), t.may_send4(Vni(5), 1), t.may_send6(Vni(5), NcId(1)), t.nc_by_addr4(1)),
         (None, false, false, None)
     );
     assert_eq!(
-        (t.nc_by_addr6((1, 1)), t.vm4(Vni(5), 1, 0), t.vm6(Vni(5), (1, 1), 0), t.nc(1)),
+        (t.nc_by_addr6((1, 1)), t.vm4(Vni(5), 1, 0), t.vm6(Vni(5), (1, 1), 0), t.nc(NcId(1))),
         (None, None, None, None)
     );
     assert_eq!(
-        (t.vm_meter(1), t.tenant_ident(&Tenant::NONE), t.group_member(0, 5), t.route4(1 << 26, 5)),
+        (t.vm_meter(VmId(1)), t.tenant_ident(&Tenant::NONE), t.group_member(0, 5), t.route4(1 << 26, 5)),
         (0, 0, 0, 0)
     );
     assert_eq!(
-        (t.tenant_count(&Tenant::NONE), t.vm_count(1), t.drop_counts()),
+        (t.tenant_count(&Tenant::NONE), t.vm_count(VmId(1)), t.drop_counts()),
         (Count::default(), Count::default(), vec![])
     );
     assert!(t.engine_line(0).is_none() && m.t.engine_word(0, 0).is_none());

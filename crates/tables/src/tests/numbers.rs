@@ -129,12 +129,12 @@ fn counts_of_neighbours_do_not_mix() {
             let want = Count { packets: each * slots, bytes: each * slots * (slots + 1) / 2 };
             assert_eq!(t.tenant_count(&t.tenant(vni).unwrap()), want);
         }
-        let vms: Vec<u32> = w.vnis().iter().flat_map(|v| w.dump(*v).unwrap().vms).map(|vm| vm.id).collect();
-        vms.iter().for_each(|vm| (0..vm % 5).for_each(|_| t.count_vm(*vm, u64::from(*vm))));
+        let vms: Vec<u32> = w.vnis().iter().flat_map(|v| w.dump(*v).unwrap().vms).map(|vm| vm.id.0).collect();
+        vms.iter().for_each(|vm| (0..vm % 5).for_each(|_| t.count_vm(VmId(*vm), u64::from(*vm))));
         for vm in vms {
-            assert_eq!(t.vm_count(vm), Count { packets: u64::from(vm % 5), bytes: u64::from(vm % 5 * vm) });
+            assert_eq!(t.vm_count(VmId(vm)), Count { packets: u64::from(vm % 5), bytes: u64::from(vm % 5 * vm) });
         }
-        assert_eq!(t.vm_count(VMS_MAX - 1), Count::default(), "no chunk");
+        assert_eq!(t.vm_count(VmId(VMS_MAX - 1)), Count::default(), "no chunk");
         // A VPC that goes takes its counts along.
         let vni = w.vnis()[3];
         let (id, tenant) = (t.tenant(vni).unwrap().id(), t.tenant(vni).unwrap());
@@ -152,7 +152,7 @@ fn full_words_are_carried_and_nothing_is_lost() {
         let (w, t) = writer(WriterOptions { worker_slots, ..Default::default() });
         let tenant = t.tenant(vni(5)).unwrap();
         let vm = w.dump(vni(5)).unwrap().vms[0].id;
-        let (cell, slot) = (t.vm_cell_line(vm), vm as usize % 8);
+        let (cell, slot) = (t.vm_cell_line(vm), vm.0 as usize % 8);
         let lines = Lines::new(&**w.memory());
         // Close to each edge: the packets' bit, the bytes' bit, both.
         for (n, near) in [(1u64 << 23) - 1, 0, (1 << 23) - 1].into_iter().enumerate() {
@@ -405,7 +405,7 @@ fn every_way_to_ask_has_one_answer() {
     }
     assert_eq!((t.nc_by_addr4(0), t.nc_by_addr6((0, 0)), t.nc_by_addr6((0xfd00 << 48, 30))), (None, None, None));
     assert_eq!(
-        (t.tenant_record(VpcId(TENANTS_MAX - 1)), t.vm_cell_line(VMS_MAX - 1), t.nc_line(NCS_MAX - 1)),
+        (t.tenant_record(VpcId(TENANTS_MAX - 1)), t.vm_cell_line(VmId(VMS_MAX - 1)), t.nc_line(NcId(NCS_MAX - 1))),
         (0, 0, 0)
     );
     // A reader holds what it found: the tables may be others afterwards.

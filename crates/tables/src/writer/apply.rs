@@ -288,7 +288,7 @@ pub(super) const VM_CHUNK_LINES: u32 = (1 << VM_CHUNK_SHIFT) / 8 * 2;
 pub(super) const NC_CHUNK_LINES: u32 = (1 << NC_CHUNK_SHIFT) + (1 << (NC_CHUNK_SHIFT - 3));
 
 /// The word of `nc4` for an NC.
-pub(super) fn nc4_word(addr: std::net::Ipv4Addr, id: u32) -> u64 {
+pub(super) fn nc4_word(addr: std::net::Ipv4Addr, id: NcId) -> u64 {
     u64::from(addr.to_bits()) << WORD_NC4_SHIFT | u64::from(id)
 }
 

@@ -162,7 +162,7 @@ impl Audit<'_> {
             let (hi, lo) = halves(number);
             assert_eq!((0..8).map(|i| self.word(record, i)).collect::<Vec<_>>(), [0, hi, lo, 0, 0, 0, 0, 0]);
             let state = self.w.ncs[&super::nc_key(*addr)];
-            assert_eq!((state.id, state.tenants), (*id, users.get(addr).copied().unwrap_or(0)), "NC {addr}");
+            assert_eq!((state.id, state.tenants), (NcId(*id), users.get(addr).copied().unwrap_or(0)), "NC {addr}");
         }
         self.ncs = ncs.into_iter().collect();
         assert_eq!(self.ncs.values().collect::<BTreeSet<_>>().len(), self.ncs.len(), "two NCs of one id");
@@ -306,16 +306,16 @@ impl Audit<'_> {
             assert_eq!(state.vms.len(), tenant.vms.len(), "VMs of {vni}");
             for (mac, spec) in &tenant.vms {
                 let vm = &state.vms[mac];
-                assert!(vm.id != 0 && self.vm_ids.insert(vm.id), "id of {mac:x} in {vni}");
-                assert_eq!(vm.nc, self.ncs[&spec.nc]);
+                assert!(vm.id != VmId(0) && self.vm_ids.insert(vm.id.0), "id of {mac:x} in {vni}");
+                assert_eq!(vm.nc, NcId(self.ncs[&spec.nc]));
                 assert_eq!(vm.meter != 0, spec.meter.is_some());
                 let addresses = |all: &mut dyn Iterator<Item = IpAddr>| all.collect::<BTreeSet<_>>();
                 assert_eq!(addresses(&mut vm.addresses()), addresses(&mut spec.addresses()));
-                let value = (*mac, vm.id, vm.nc, if vm.meter != 0 { VM_FLAG_METERED } else { 0 });
+                let value = (*mac, vm.id.0, vm.nc.0, if vm.meter != 0 { VM_FLAG_METERED } else { 0 });
                 want.extend(spec.addresses().map(|a| ((*vni, a), value)));
                 if let Some(spec) = &spec.meter {
                     assert_eq!(self.w.store.lines.at(vm.meter).snapshot(), crate::meter::config_words(spec));
-                    meters.insert(vm.id, vm.meter);
+                    meters.insert(vm.id.0, vm.meter);
                 }
             }
         }
@@ -334,10 +334,10 @@ impl Audit<'_> {
         let mut want = BTreeSet::new();
         for (vni, t) in &self.model.tenants {
             let state = &self.w.tenants[vni];
-            let mut hosts: Vec<(u32, u32)> = Vec::new();
+            let mut hosts: Vec<(NcId, u32)> = Vec::new();
             for (nc, vms) in senders(t) {
                 let id = self.ncs[&nc];
-                hosts.extend((vms > 0).then_some((id, vms)));
+                hosts.extend((vms > 0).then_some((NcId(id), vms)));
                 want.insert(match nc {
                     IpAddr::V4(a) => u64::from(*vni) << 40 | u64::from(a.to_bits()) << 8 | MEMBER_V4,
                     IpAddr::V6(_) => u64::from(*vni) << 40 | u64::from(id) << 8 | MEMBER_V6,

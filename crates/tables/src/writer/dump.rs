@@ -24,7 +24,7 @@ pub struct VmDump {
     /// MAC address.
     pub mac: u64,
     /// VM id (counters).
-    pub id: u32,
+    pub id: VmId,
     /// The NC that hosts it.
     pub nc: IpAddr,
     /// Addresses, sorted.

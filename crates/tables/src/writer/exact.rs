@@ -112,8 +112,8 @@ fn whatever_waits_is_something_that_waits() {
         |p, a| p.purge.push((Vni(1), a)),
         |p, a| p.kill_nc6.push(a),
         |p, _| _ = p.tenants.insert(Vni(1)),
-        |p, _| p.vms.push(1),
-        |p, _| p.ncs.push(1),
+        |p, _| p.vms.push(VmId(1)),
+        |p, _| p.ncs.push(NcId(1)),
         |p, _| p.vpc_ids.push(VpcId(1)),
         |p, _| p.dead_tenants.push(Vni(1)),
         |p, _| _ = p.peers.insert(Vni(1)),
@@ -140,7 +140,7 @@ fn a_commit_settles_first_when_it_must() {
     assert!(!must(&w, &routes));
     w.pending.lines += 1;
     assert!(must(&w, &routes));
-    w.pending = Pending { ncs: vec![1], ..Default::default() };
+    w.pending = Pending { ncs: vec![NcId(1)], ..Default::default() };
     assert!(must(&w, &ncs) && !must(&w, &routes));
     w.pending = Pending { tenants: [Vni(10)].into_iter().collect(), ..Default::default() };
     let each: Vec<(TenantChange, bool)> = vec![
@@ -224,7 +224,10 @@ fn the_table_of_drop_counters_comes_first() {
 #[test]
 fn chunks_are_made_where_ids_lie() {
     let w = small();
-    assert_eq!((w.nc_addr(1), w.nc_addr(4), w.nc_addr(0), w.nc_addr(999)), (nc(1), nc(4), v4(0), v4(0)));
+    assert_eq!(
+        (w.nc_addr(NcId(1)), w.nc_addr(NcId(4)), w.nc_addr(NcId(0)), w.nc_addr(NcId(999))),
+        (nc(1), nc(4), v4(0), v4(0))
+    );
     let bytes = |w: &Writer, name: &str| w.bytes_by_table().into_iter().find(|b| b.0 == name).unwrap().1;
     assert_eq!((bytes(&w, "nc_records"), bytes(&writer(), "nc_records")), (4608 * 64, 0));
     let mut none = writer();
@@ -234,7 +237,7 @@ fn chunks_are_made_where_ids_lie() {
         let mut w = writer();
         w.commit(&Commit { nc_add: (0..ncs).map(|n| v4(0x0a00_0000 + n)).collect(), ..Default::default() }).unwrap();
         assert_eq!(bytes(&w, "nc_records"), chunks * 4608 * 64);
-        let (line, word) = (w.nc_line(ncs), w.nc_word(ncs));
+        let (line, word) = (w.nc_line(NcId(ncs)), w.nc_word(NcId(ncs)));
         let chunk = w.store.root.nc_chunk(ncs >> 12).load(std::sync::atomic::Ordering::Relaxed);
         assert_eq!((line, word), (chunk + 512 + ncs % 4096, (chunk + ncs % 4096 / 8, ncs as usize % 8)));
     }
@@ -258,7 +261,7 @@ fn an_id_that_goes_takes_its_own_words_along() {
         assert_eq!(w.tenant_line(VpcId(id)), tenants + id);
     }
     for id in [0u32, 9, 15, 65_535] {
-        w.zero_vm_cell(id);
+        w.zero_vm_cell(VmId(id));
         want[1][id as usize / 8][id as usize % 8] = 0;
         want[1][8192 + id as usize / 8][id as usize % 8] = 0;
     }
@@ -267,14 +270,14 @@ fn an_id_that_goes_takes_its_own_words_along() {
     let more = w.store.arena.alloc_zeroed(16_384, 1, true).unwrap();
     w.store.root.vm_chunk(1).store(more, relaxed);
     [0, 8191, 8192, 16_383].iter().for_each(|l| w.store.lines.fill(more + l, &[u64::MAX; 8]));
-    w.zero_vm_cell(65_536 + 3);
-    w.zero_vm_cell(131_071);
+    w.zero_vm_cell(VmId(65_536 + 3));
+    w.zero_vm_cell(VmId(131_071));
     let words = [0, 8191, 8192, 16_383].map(|l| w.store.lines.at(more + l).snapshot().map(|w| w != 0));
     assert_eq!(words, [3, 7, 3, 7].map(|at| std::array::from_fn(|i| i != at)));
     w.store.root.vm_chunk(1).store(0, relaxed);
     // Where there is no chunk there is nothing to clear.
     let root = image(&w, 0..tenants.min(vms));
-    w.zero_vm_cell(5 << 16 | 7);
+    w.zero_vm_cell(VmId(5 << 16 | 7));
     w.zero_tenant(VpcId(5 << 12 | 7));
     assert!(
         image(&w, 0..tenants.min(vms)) == root
@@ -334,15 +337,15 @@ fn a_refusal_names_who_needs_an_nc() {
     let id = w.ncs[&nc_key(nc(1))].id;
     assert_eq!(w.ncs[&nc_key(nc(1))].tenants, 2);
     assert_eq!(
-        (w.user_of(id, &[Vni(10)]), w.user_of(id, &[Vni(20)]), w.user_of(id, &[Vni(20), Vni(30)])),
+        (w.user_of(id.0, &[Vni(10)]), w.user_of(id.0, &[Vni(20)]), w.user_of(id.0, &[Vni(20), Vni(30)])),
         (Vni(20), Vni(10), Vni(10))
     );
     assert!(
-        [Vni(10), Vni(20)].contains(&w.user_of(id, &[Vni(20), Vni(10)]))
-            && [Vni(10), Vni(20)].contains(&w.user_of(id, &[]))
+        [Vni(10), Vni(20)].contains(&w.user_of(id.0, &[Vni(20), Vni(10)]))
+            && [Vni(10), Vni(20)].contains(&w.user_of(id.0, &[]))
     );
     let unused = w.ncs[&nc_key(nc(2))].id;
-    assert_eq!((w.user_of(unused, &[Vni(30), Vni(20)]), w.user_of(unused, &[])), (Vni(30), Vni(0)));
+    assert_eq!((w.user_of(unused.0, &[Vni(30), Vni(20)]), w.user_of(unused.0, &[])), (Vni(30), Vni(0)));
     let e = w
         .commit(&Commit { nc_remove: vec![nc(1)], ..of(vec![TenantChange { vm_replace: true, ..on(Vni(10)) }]) })
         .unwrap_err();
@@ -353,7 +356,7 @@ fn a_refusal_names_who_needs_an_nc() {
 
 impl Writer {
     fn user_of(&self, id: u32, named: &[Vni]) -> Vni {
-        self.user_of_nc(id, &of(named.iter().map(|vni| on(*vni)).collect()))
+        self.user_of_nc(NcId(id), &of(named.iter().map(|vni| on(*vni)).collect()))
     }
 }
 
@@ -387,7 +390,7 @@ fn a_vpc_that_routes_lead_to_is_not_made_again() {
 fn members_are_counted_once() {
     let mut w = small();
     let extra = |ncs: &[u32]| TenantSettings { extra_ncs: ncs.iter().map(|n| nc(*n)).collect(), ..settings() };
-    let ids: Vec<u32> = (1..5).map(|n| w.ncs[&nc_key(nc(n))].id).collect();
+    let ids: Vec<NcId> = (1..5).map(|n| w.ncs[&nc_key(nc(n))].id).collect();
     let users = |w: &Writer| [1, 2, 3, 4].map(|n| w.ncs[&nc_key(nc(n))].tenants);
     assert_eq!(users(&w), [1, 0, 1, 0]);
     w.commit(&of(vec![TenantChange {
@@ -528,7 +531,7 @@ fn settings_change_word_by_word() {
             (tenant.gateway_mac(), w.dump(Vni(10)).unwrap().gateway_mac, w.head(Vni(10)).unwrap().icmp),
             (mac, mac, true)
         );
-        let entry = crate::VmEntry { mac, vm: 0, nc: 0, flags: VM_FLAG_GATEWAY };
+        let entry = crate::VmEntry { mac, vm: VmId(0), nc: NcId(0), flags: VM_FLAG_GATEWAY };
         assert_eq!(t.vm4(Vni(10), 8, tenant.generation()), Some(entry));
         assert_eq!(t.vm6(Vni(10), (0x2001 << 48, 8), tenant.generation()), Some(entry));
         w.settle();

@@ -133,8 +133,8 @@ struct Pending {
     kill_nc6: Vec<IpAddr>,
     /// VPCs that must not change their VMs before this is settled.
     tenants: FxSet<Vni>,
-    vms: Vec<u32>,
-    ncs: Vec<u32>,
+    vms: Vec<VmId>,
+    ncs: Vec<NcId>,
     /// Ids of VPCs that are gone.
     vpc_ids: Vec<VpcId>,
     /// VPCs whose slot in the table is to be emptied.
@@ -407,7 +407,7 @@ impl Writer {
         self.clear_marks(&pending);
         for id in pending.vms {
             self.zero_vm_cell(id);
-            self.vm_ids.free(id);
+            self.vm_ids.free(id.0);
         }
         for id in pending.vpc_ids {
             self.zero_tenant(id);
@@ -423,7 +423,7 @@ impl Writer {
             let (line, (words, at)) = (self.nc_line(id), self.nc_word(id));
             self.store.lines.at(words).set(at, 0);
             self.store.lines.zero(line, 1);
-            self.nc_ids.free(id);
+            self.nc_ids.free(id.0);
         }
         pending.blocks.into_iter().for_each(|b| self.store.arena.free(b));
         pending.pairs.into_iter().for_each(|p| self.store.arena.free_pair(p));
@@ -481,14 +481,14 @@ impl Writer {
         }
     }
 
-    fn zero_vm_cell(&mut self, id: u32) {
-        let first = self.store.root.vm_chunk(id >> VM_CHUNK_SHIFT).load(std::sync::atomic::Ordering::Relaxed);
+    fn zero_vm_cell(&mut self, id: VmId) {
+        let first = self.store.root.vm_chunk(id.0 >> VM_CHUNK_SHIFT).load(std::sync::atomic::Ordering::Relaxed);
         if first == 0 {
             return;
         }
-        let line = first + (id & ((1 << VM_CHUNK_SHIFT) - 1)) / 8;
-        self.store.lines.at(line).set(id as usize & 7, 0);
-        self.store.lines.at(line + (1 << (VM_CHUNK_SHIFT - 3))).set(id as usize & 7, 0);
+        let line = first + (id.0 & ((1 << VM_CHUNK_SHIFT) - 1)) / 8;
+        self.store.lines.at(line).set(id.0 as usize & 7, 0);
+        self.store.lines.at(line + (1 << (VM_CHUNK_SHIFT - 3))).set(id.0 as usize & 7, 0);
     }
 
     /// Line of the record of a tenant; its state lies 2^12 lines behind.
@@ -517,26 +517,26 @@ impl Writer {
         (self.store.root.get(root!(tenant_words)) as u32).clamp(1, TENANT_WORDS_MAX)
     }
 
-    fn nc_addr(&self, id: u32) -> IpAddr {
-        self.nc_addrs.get(id as usize).copied().unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED))
+    fn nc_addr(&self, id: NcId) -> IpAddr {
+        self.nc_addrs.get(id.0 as usize).copied().unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED))
     }
 
-    fn set_nc_addr(&mut self, id: u32, addr: IpAddr) {
-        if self.nc_addrs.len() <= id as usize {
-            self.nc_addrs.resize(id as usize + 1, IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED));
+    fn set_nc_addr(&mut self, id: NcId, addr: IpAddr) {
+        if self.nc_addrs.len() <= id.0 as usize {
+            self.nc_addrs.resize(id.0 as usize + 1, IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED));
         }
-        self.nc_addrs[id as usize] = addr;
+        self.nc_addrs[id.0 as usize] = addr;
     }
 
-    fn nc_line(&self, id: u32) -> u32 {
-        let chunk = self.store.root.nc_chunk(id >> NC_CHUNK_SHIFT).load(std::sync::atomic::Ordering::Relaxed);
-        chunk + (1 << (NC_CHUNK_SHIFT - 3)) + (id & ((1 << NC_CHUNK_SHIFT) - 1))
+    fn nc_line(&self, id: NcId) -> u32 {
+        let chunk = self.store.root.nc_chunk(id.0 >> NC_CHUNK_SHIFT).load(std::sync::atomic::Ordering::Relaxed);
+        chunk + (1 << (NC_CHUNK_SHIFT - 3)) + (id.0 & ((1 << NC_CHUNK_SHIFT) - 1))
     }
 
     /// Line of the NC_WORD of an NC, and which word of it.
-    fn nc_word(&self, id: u32) -> (u32, usize) {
-        let chunk = self.store.root.nc_chunk(id >> NC_CHUNK_SHIFT).load(std::sync::atomic::Ordering::Relaxed);
-        (chunk + (id & ((1 << NC_CHUNK_SHIFT) - 1)) / 8, id as usize & 7)
+    fn nc_word(&self, id: NcId) -> (u32, usize) {
+        let chunk = self.store.root.nc_chunk(id.0 >> NC_CHUNK_SHIFT).load(std::sync::atomic::Ordering::Relaxed);
+        (chunk + (id.0 & ((1 << NC_CHUNK_SHIFT) - 1)) / 8, id.0 as usize & 7)
     }
 
     /// How full everything is that has a limit.

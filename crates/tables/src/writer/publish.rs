@@ -289,7 +289,7 @@ impl Writer {
         self.tables.tenants.publish(&self.store.root);
     }
 
-    fn publish_nc(&mut self, addr: IpAddr, id: u32) {
+    fn publish_nc(&mut self, addr: IpAddr, id: NcId) {
         let (line, (words, at)) = (self.nc_line(id), self.nc_word(id));
         let (word, bits) = match addr {
             IpAddr::V4(a) => (NC_VALID | u64::from(a.to_bits()) << 32, u128::from(a.to_bits())),

@@ -142,29 +142,29 @@ impl Writer {
         let mut next = 1;
         let chunks = (0..NC_CHUNKS_MAX).filter(|chunk| root.nc_chunk(*chunk).load(Ordering::Relaxed) != 0);
         for id in chunks.flat_map(|chunk| (chunk << NC_CHUNK_SHIFT).max(1)..(chunk + 1) << NC_CHUNK_SHIFT) {
-            let (line, (words, at)) = (self.nc_line(id), self.nc_word(id));
+            let (line, (words, at)) = (self.nc_line(NcId(id)), self.nc_word(NcId(id)));
             let (record, word) = (lines.at(line), lines.at(words).word(at));
             let addr = if word & NC_V6 != 0 {
                 IpAddr::V6(Ipv6Addr::from_bits(u128::from(record.word(1)) << 64 | u128::from(record.word(2))))
             } else {
                 IpAddr::V4(Ipv4Addr::from_bits((word >> 32) as u32))
             };
-            if word & NC_VALID == 0 || self.published_nc(addr) != Some(id) {
+            if word & NC_VALID == 0 || self.published_nc(addr) != Some(NcId(id)) {
                 // Nobody's, or added but not published, or taken out but not yet cleared.
                 lines.at(words).set(at, 0);
                 lines.zero(line, 1);
                 continue;
             }
             next = id + 1;
-            self.set_nc_addr(id, addr);
-            self.ncs.insert(super::nc_key(addr), NcState { id, tenants: 0 });
+            self.set_nc_addr(NcId(id), addr);
+            self.ncs.insert(super::nc_key(addr), NcState { id: NcId(id), tenants: 0 });
             let group = (word >> NC_GROUP_SHIFT) as u32 & ROOT_LINE_MASK;
             if group != 0 && !marks.has(group) {
                 let corrupt = || AttachError::Corrupt { what: "a next-hop group" };
                 self.find_group(group, marks).ok_or_else(corrupt)?;
             }
         }
-        let used: FxSet<u32> = self.ncs.values().map(|n| n.id).collect();
+        let used: FxSet<u32> = self.ncs.values().map(|n| n.id.0).collect();
         self.nc_ids = Ids::attach(1, next, |id| used.contains(&id));
         Ok(())
     }
@@ -209,11 +209,11 @@ impl Writer {
     }
 
     /// The id under which engines find an NC.
-    fn published_nc(&self, addr: IpAddr) -> Option<u32> {
+    fn published_nc(&self, addr: IpAddr) -> Option<NcId> {
         match addr {
             IpAddr::V4(a) => {
                 let word = u64::from(a.to_bits()) << WORD_NC4_SHIFT;
-                self.tables.nc4.find_word(&self.store, word).map(|(_, w)| w as u32)
+                self.tables.nc4.find_word(&self.store, word).map(|(_, w)| NcId(w as u32))
             }
             IpAddr::V6(a) => {
                 let valid = |s: u64| s & KEY_VALID != 0;
@@ -332,8 +332,8 @@ impl Writer {
                 state.gateways.push(addr);
                 continue;
             }
-            repairs.used_vms.insert(slot.value.vm);
-            more.entry((vni, slot.value.mac)).or_insert((slot.value.vm, slot.value.nc, Vec::new())).2.push(addr);
+            repairs.used_vms.insert(slot.value.vm.0);
+            more.entry((vni, slot.value.mac)).or_insert((slot.value.vm.0, slot.value.nc.0, Vec::new())).2.push(addr);
         }
         for ((vni, mac), (id, nc, mut addresses)) in more {
             addresses.sort_unstable();
@@ -341,8 +341,8 @@ impl Writer {
             let Some(state) = self.tenants.get_mut(&vni) else {
                 continue;
             };
-            state.count_vm(nc, 1);
-            state.vms.insert(mac, Vm { id, nc, v4, meter: 0, more });
+            state.count_vm(NcId(nc), 1);
+            state.vms.insert(mac, Vm { id: VmId(id), nc: NcId(nc), v4, meter: 0, more });
             self.vms += 1;
         }
         for state in self.tenants.values_mut() {
@@ -372,7 +372,7 @@ impl Writer {
         }
         if !meters.is_empty() {
             for state in self.tenants.values_mut() {
-                state.vms.each_value_mut(|vm| vm.meter = meters.get(&vm.id).copied().unwrap_or(0));
+                state.vms.each_value_mut(|vm| vm.meter = meters.get(&vm.id.0).copied().unwrap_or(0));
             }
         }
         Ok(())
@@ -389,14 +389,14 @@ impl Writer {
                 self.ncs.get(&super::nc_key(addr)).map(|n| n.id)
             } else {
                 let id = (word >> 8) as u32;
-                self.ncs.get(&super::nc_key(self.nc_addr(id))).map(|n| n.id).filter(|n| *n == id)
+                self.ncs.get(&super::nc_key(self.nc_addr(NcId(id)))).map(|n| n.id).filter(|n| *n == NcId(id))
             };
             match (self.tenants.get_mut(&vni), nc) {
                 (Some(state), Some(nc)) => {
                     if !state.may_send(nc) {
                         state.extra.push(nc);
                     }
-                    let addr = self.nc_addrs[nc as usize];
+                    let addr = self.nc_addrs[nc.0 as usize];
                     if let Some(n) = self.ncs.get_mut(&super::nc_key(addr)) {
                         n.tenants += 1;
                     }
@@ -438,7 +438,7 @@ impl Writer {
         for chunk in 0..VM_CHUNKS_MAX {
             if self.store.root.vm_chunk(chunk).load(Ordering::Relaxed) != 0 {
                 let ids = chunk << VM_CHUNK_SHIFT..(chunk + 1) << VM_CHUNK_SHIFT;
-                ids.filter(|id| !repairs.used_vms.contains(id)).for_each(|id| self.zero_vm_cell(id));
+                ids.filter(|id| !repairs.used_vms.contains(id)).for_each(|id| self.zero_vm_cell(VmId(id)));
             }
         }
     }

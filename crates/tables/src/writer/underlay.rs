@@ -215,14 +215,14 @@ impl Writer {
     }
 
     /// Line of the group that leads to an NC, 0 if none does.
-    fn nc_group(&self, id: u32) -> u32 {
+    fn nc_group(&self, id: NcId) -> u32 {
         let (line, at) = self.nc_word(id);
         (self.store.lines.at(line).word(at) >> NC_GROUP_SHIFT) as u32 & ROOT_LINE_MASK
     }
 
     /// Every NC, its id and the group that leads to it.
-    pub fn ncs(&self) -> Vec<(IpAddr, u32, Option<GroupId>)> {
-        let group = |id: u32| Some(self.nc_group(id)).filter(|g| *g != 0).map(GroupId);
+    pub fn ncs(&self) -> Vec<(IpAddr, NcId, Option<GroupId>)> {
+        let group = |id: NcId| Some(self.nc_group(id)).filter(|g| *g != 0).map(GroupId);
         let mut all: Vec<_> = self.ncs.values().map(|nc| (self.nc_addr(nc.id), nc.id, group(nc.id))).collect();
         all.sort_unstable_by_key(|(a, _, _)| *a);
         all

@@ -59,7 +59,7 @@ fn ids_lie_where_addresses_look() {
     let four = |a: u32| hash1(20 << 40 | u64::from(a) << 8, salt);
     let six = |n: u64| hash3(20, 0x2001 << 48, n, salt);
     let want = [four(0x0a00_0007), four(0x0a00_0055), six(9), four(0x0a00_000a), six(11)].map(|h| bucket_of(h, groups));
-    assert_eq!(w.dump(Vni(20)).unwrap().vms.iter().map(|vm| vm.id / 8).collect::<Vec<_>>(), want);
+    assert_eq!(w.dump(Vni(20)).unwrap().vms.iter().map(|vm| vm.id.0 / 8).collect::<Vec<_>>(), want);
     let vpcs = w.store.root.get(root!(tenant_groups)) as u32;
     let id = w.tenants[&Vni(20)].id;
     assert_eq!((vpcs, id.0 / 8), (512, bucket_of(hash1(20 << 40, salt), vpcs)));

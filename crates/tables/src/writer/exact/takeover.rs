@@ -41,7 +41,7 @@ fn a_writer_puts_right_what_another_one_left() {
         .insert4(
             &mut w.store,
             crate::reader::vm4_key(Vni(99), 5) | KEY_VALID,
-            &crate::VmEntry { mac: 1, vm: 5000, nc: 1, flags: 0 },
+            &crate::VmEntry { mac: 1, vm: VmId(5000), nc: NcId(1), flags: 0 },
         )
         .unwrap();
     w.tables.members.put_word(&mut w.store, 99 << 40 | 0xc0a8_0001 << 8 | MEMBER_V4).unwrap();
@@ -66,7 +66,7 @@ fn a_writer_puts_right_what_another_one_left() {
         .unwrap()
         .0;
     w.tables.nc6.set_state(&w.store, place, 0);
-    let (line, (words, at)) = (w.nc_line(77), w.nc_word(77));
+    let (line, (words, at)) = (w.nc_line(NcId(77)), w.nc_word(NcId(77)));
     w.store.lines.fill(line, &[7; 8]);
     w.store.lines.at(words).set(at, 5 << 32 | NC_VALID);
     // A second entry of a VPC, and a policy of which only the record knows.
@@ -78,9 +78,9 @@ fn a_writer_puts_right_what_another_one_left() {
     let record = w.tenant_line(w.tenants[&Vni(10)].id);
     w.store.lines.at(record).set(7, 3 << 16 | POLICY_PICKUP);
     // Counts of ids in use stay, those of others go.
-    let (mine, id) = (w.tenants[&Vni(10)].vms[&vm(6, 1).mac].id, w.tenants[&Vni(10)].id.0);
+    let (mine, id) = (w.tenants[&Vni(10)].vms[&vm(6, 1).mac].id.0, w.tenants[&Vni(10)].id.0);
     let t = w.tables();
-    [mine, mine ^ 1, mine ^ 64, 5000, 65_535].iter().for_each(|id| t.count_vm(*id, 100));
+    [mine, mine ^ 1, mine ^ 64, 5000, 65_535].iter().for_each(|id| t.count_vm(VmId(*id), 100));
     [id, id ^ 1, id ^ 64].iter().for_each(|id| t.count_vpc(VpcId(*id), 1, 100));
     let mut w = attach(w).unwrap();
     for ((n, mark), stays) in (1..7u32).zip(marks).zip(stays) {
@@ -96,7 +96,7 @@ fn a_writer_puts_right_what_another_one_left() {
     }
     assert_eq!((w.tables.vm4.entries(), w.tables.vm6.entries(), w.vms), (3 + 2 + 1, 3, 9));
     assert_eq!((w.tables.members.entries(), w.tables.vm_meters.entries(), w.tables.nc6.entries()), (4, 1, 1));
-    let ids: Vec<u32> = (1..4).map(|n| w.ncs[&nc_key(nc(n))].id).collect();
+    let ids: Vec<NcId> = (1..4).map(|n| w.ncs[&nc_key(nc(n))].id).collect();
     assert_eq!((w.ncs.len(), [1, 2, 3].map(|n| w.ncs[&nc_key(nc(n))].tenants)), (3, [2, 1, 1]));
     assert_eq!(
         (w.tenants[&Vni(20)].extra.clone(), w.tenants[&Vni(10)].extra.len(), w.tenants[&Vni(10)].members.clone()),
@@ -109,7 +109,7 @@ fn a_writer_puts_right_what_another_one_left() {
     let place = w.tables.tenants.find_tenant(&w.store, Vni(10)).unwrap();
     assert_eq!(w.tables.tenants.tenant_at(&w.store.lines, place).policy, (3 << 16 | POLICY_PICKUP) as u32);
     assert_eq!((w.store.lines.at(line).snapshot(), w.store.lines.at(words).word(at)), ([0; 8], 0));
-    let counts = |id| t.vm_count(id).packets;
+    let counts = |id| t.vm_count(VmId(id)).packets;
     assert_eq!([mine, mine ^ 1, mine ^ 64, 5000, 65_535].map(counts), [1, 0, 0, 0, 0]);
     assert_eq!(
         [id, id ^ 1, id ^ 64]
@@ -121,7 +121,7 @@ fn a_writer_puts_right_what_another_one_left() {
     // Ids: those in use stay in use, all others are free, the NCs' from the first behind the last on.
     assert_eq!(w.nc_ids.content(), (4, vec![]));
     w.commit(&of(vec![TenantChange { vm_add: vec![vm(1, 1), vm(2, 1), vm6(8, 3)], ..on(Vni(10)) }])).unwrap();
-    let mut all: Vec<u32> = [10, 20].iter().flat_map(|vni| w.dump(Vni(*vni)).unwrap().vms).map(|vm| vm.id).collect();
+    let mut all: Vec<VmId> = [10, 20].iter().flat_map(|vni| w.dump(Vni(*vni)).unwrap().vms).map(|vm| vm.id).collect();
     all.sort_unstable();
     all.dedup();
     assert_eq!((all.len(), w.vm_ids.content().2[0]), (w.vms as usize, all.len() as u32));
@@ -229,8 +229,8 @@ fn what_contradicts_itself_is_refused() {
         w.tables.vm_meters.put_word(&mut w.store, u64::from(vm) << 32 | u64::from(line)).unwrap()
     };
     let id = |w: &Writer, vni: Vni| w.dump(vni).unwrap().vms[0].id;
-    assert_eq!(what(&|w| word(w, id(w, Vni(10)), 1)), "a VM's meter block");
-    assert_eq!(what(&|w| word(w, id(w, Vni(10)), w.tables().vm_meter(id(w, Vni(20))))), "a VM's meter block");
+    assert_eq!(what(&|w| word(w, id(w, Vni(10)).0, 1)), "a VM's meter block");
+    assert_eq!(what(&|w| word(w, id(w, Vni(10)).0, w.tables().vm_meter(id(w, Vni(20))))), "a VM's meter block");
     assert_eq!(what(&|w| w.store.root.set(root!(drops), 1 << 32)), "drop counters or chunks");
     for chunk in ["vm", "nc", "tenant"] {
         let spoil = |w: &mut Writer| {
