@@ -53,6 +53,8 @@ numbers! {
     VmId;
     /// The number of an NC in the tables, where its address and its group of next hops are; 0 is none.
     NcId;
+    /// The kernel's number of a network interface, 1 and up (RFC 3493, section 4); 0 is none.
+    IfIndex;
 }
 
 /// For numbers of documents, which are read as 64 bits.

@@ -4,7 +4,7 @@
 use super::*;
 use crate::l4::Piece;
 use crate::testing::region::*;
-use abi::{POLICY_EPOCH_SHIFT, POLICY_FILTER, POLICY_NAT};
+use abi::{IfIndex, POLICY_EPOCH_SHIFT, POLICY_FILTER, POLICY_NAT};
 use filter::{icmp_service, service};
 use wire::ipv4;
 
@@ -180,7 +180,7 @@ fn the_source_is_read_from_its_place() {
 
 #[test]
 fn a_packet_asks_for_its_port_or_its_type() {
-    let frame = Frame::new(&mut [], 0, 0, 0);
+    let frame = Frame::new(&mut [], 0, 0, IfIndex(0));
     let pair = |packet: &'static [u8]| Pair {
         frame: &frame,
         packet,
@@ -237,7 +237,7 @@ fn a_session_of_a_pair_is_the_filters_with_what_the_packet_tells() {
     let l4 = read(&packet);
     let (a, b) = (Side { vni: Some(RED), addr: ip4(A) }, Side { vni: Some(RED), addr: ip4(B) });
     let new = |policy| {
-        let frame = Frame::new(&mut [], 0, 0, 0);
+        let frame = Frame::new(&mut [], 0, 0, IfIndex(0));
         let pair = Pair { frame: &frame, packet: &packet, l4, from: a, to: b, policy, server: None };
         pair.session(&PairKey::new(6, (RED, ip4(A), 1), (RED, ip4(B), 2), false).unwrap().0, Direction::In)
     };

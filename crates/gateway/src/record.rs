@@ -4,7 +4,7 @@
 //! The stages are generic over a [`Recorder`]. [`NoRecorder`] is what production runs: `ON` is a constant false, so the
 //! compiler removes every call, and a trace shows the very code that forwards.
 
-use abi::{DropReason, NcId, Stage, VmId, Vni};
+use abi::{DropReason, IfIndex, NcId, Stage, VmId, Vni};
 use std::net::IpAddr;
 
 use crate::frame::Verdict;
@@ -80,7 +80,7 @@ pub enum Event {
     /// No visible VM-NC entry.
     NoVm { vni: Vni, address: IpAddr },
     /// The NC and the next hop towards it.
-    Nexthop { nc: NcId, address: IpAddr, nexthop: u32, ifindex: u32, dmac: Mac, smac: Mac, mtu: u16 },
+    Nexthop { nc: NcId, address: IpAddr, nexthop: u32, ifindex: IfIndex, dmac: Mac, smac: Mac, mtu: u16 },
     /// A meter's word.
     Meter { of: &'static str, line: u32, color: &'static str },
     /// An answer to ARP, ND or echo.
@@ -92,7 +92,7 @@ pub enum Event {
     /// The frame before and after the rewrite.
     Bytes { before: Vec<u8>, after: Vec<u8> },
     /// A packet that is sent besides.
-    Generated { bytes: Vec<u8>, ifindex: u32 },
+    Generated { bytes: Vec<u8>, ifindex: IfIndex },
     /// The session of a packet to or from the Internet.
     Session { inner: String, outer: String, state: &'static str, inward: bool },
     /// The rule of a security group that decided; none matched, so it is denied.
@@ -106,7 +106,7 @@ pub enum Event {
     /// The connection lies in a prefix that has migrated to the software path, which knows it by its full key.
     Migrated { vni: Vni, prefix: String },
     /// A frame of an inline pair: from which side, the other port, and what it is.
-    Inline { servers_side: bool, other: u32, what: &'static str },
+    Inline { servers_side: bool, other: IfIndex, what: &'static str },
     /// The server of a frame of an inline pair, and its VPC; none: nobody behind the pair has the address.
     Server { address: IpAddr, vni: Option<Vni> },
     /// The end.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What every stage needs for one batch, and how a packet's way ends.
 
-use abi::{DropReason, NcId, Stage};
+use abi::{DropReason, IfIndex, NcId, Stage};
 use states::{Completions, Key};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ pub(crate) struct QueuedFragment {
     /// Ports and protocol that the first one told.
     pub known: Known,
     /// The port that the first one came in by, and this one before it.
-    pub ifindex: u32,
+    pub ifindex: IfIndex,
     /// Place of the first one in the batch.
     pub cause: u8,
 }
@@ -134,7 +134,7 @@ impl<R: Recorder> Work<'_, R> {
 
     /// Ends the way of a packet that is sent on.
     #[inline(always)]
-    pub fn forward(&mut self, p: &mut Packet, f: &mut Frame<'_>, ifindex: u32) {
+    pub fn forward(&mut self, p: &mut Packet, f: &mut Frame<'_>, ifindex: IfIndex) {
         f.verdict = Verdict::Forward { ifindex };
         self.count_forwarded(f);
         if R::ON {
@@ -233,7 +233,7 @@ impl<R: Recorder> Work<'_, R> {
     }
 
     #[cold]
-    fn need(&mut self, line: u32, ifindex: u32) {
+    fn need(&mut self, line: u32, ifindex: IfIndex) {
         let neighbour = self.tables.nexthop_addr(line);
         self.output.need(Unresolved { nexthop: line, ifindex, neighbour });
     }

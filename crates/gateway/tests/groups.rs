@@ -426,7 +426,7 @@ fn packets_wait_for_an_agent_that_is_elsewhere_and_are_counted_when_they_go_on()
         flags: 0,
         inner_offset: 0,
         vni: 0,
-        ifindex: PORT,
+        ifindex: PORT.0,
         time: 0,
         tenant: 0,
         share: 0,

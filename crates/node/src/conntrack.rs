@@ -15,7 +15,7 @@ use crate::states::{Hand, States};
 use crate::sweep::{Sweep, BUDGET, SWEEPS};
 use crate::uplinks::interface;
 use ::states::Backing;
-use abi::Vni;
+use abi::{IfIndex, Vni};
 use compile::{Compile, ConntrackPlan, InlinePlan};
 use filter::Filter;
 use gateway::Connections;
@@ -487,7 +487,7 @@ pub fn enter(writer: &mut Writer, model: &Model) -> Result<(), NodeError> {
     }
     // Made-up interfaces: pair n has 2n + 1 towards the servers and 2n + 2 towards the network.
     let specs = plan.inline.iter().zip(0u32..).map(|(p, n)| {
-        let port = |ifindex| InlinePort { ifindex, mtu: u16::MAX };
+        let port = |n| InlinePort { ifindex: IfIndex(n), mtu: u16::MAX };
         InlineSpec { server: port(2 * n + 1), network: port(2 * n + 2), servers: p.servers.clone() }
     });
     writer.set_inline(&specs.collect::<Vec<_>>()).map_err(NodeError::system("entering wires"))

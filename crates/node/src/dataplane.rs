@@ -12,6 +12,7 @@ use crate::punt::PuntSocket;
 use crate::types::Uplink;
 use crate::uplinks::{interface, Interface};
 use crate::worker::{Port, Shared, Worker};
+use abi::IfIndex;
 use gateway::Gateway;
 use model::Engine;
 use std::collections::HashSet;
@@ -67,10 +68,10 @@ pub struct DataPlane {
     connections: Option<Arc<gateway::Connections>>,
     threads: Vec<JoinHandle<Vec<Port>>>,
     /// Interfaces and queues of which the workers have the punts.
-    listening: HashSet<(u32, u32)>,
+    listening: HashSet<(IfIndex, u32)>,
     silencer: Option<Silencer>,
     service: Service,
-    served: Vec<(String, u32)>,
+    served: Vec<(String, IfIndex)>,
     uplinks: Vec<Uplink>,
     /// Why there is no fast path.
     memory_note: Option<String>,
@@ -328,7 +329,7 @@ impl DataPlane {
     }
 
     /// Whether an interface's program is to run in another mode than now.
-    fn changes_mode(&self, ifindex: u32) -> bool {
+    fn changes_mode(&self, ifindex: IfIndex) -> bool {
         let mode =
             self.xdp.as_ref().and_then(|xdp| xdp.attached().into_iter().find(|a| a.ifindex == ifindex)).map(|a| a.mode);
         mode.is_some() && mode == unwanted(self.service.engine)
@@ -414,7 +415,7 @@ impl DataPlane {
             let mut open = sockets.packets_of(i.ifindex);
             if open.len() != ports.len() {
                 // A number that two nodes on one port do not share.
-                let fanout = (count > 1).then_some((std::process::id() ^ i.ifindex << 8) as u16);
+                let fanout = (count > 1).then_some((std::process::id() ^ i.ifindex.0 << 8) as u16);
                 open = (0..count)
                     .map(|_| PacketSocket::open(i.ifindex, fanout))
                     .collect::<Result<_, _>>()
@@ -424,7 +425,7 @@ impl DataPlane {
                 list.push(Port::Packet(socket));
             }
         }
-        let fast: Vec<u32> =
+        let fast: Vec<IfIndex> =
             interfaces.iter().zip(modes).filter(|(_, mode)| **mode != "user").map(|(i, _)| i.ifindex).collect();
         let punts: Vec<PuntSocket> =
             sockets.punts.into_iter().filter(|socket| fast.contains(&socket.ifindex())).collect();
@@ -485,7 +486,7 @@ struct Sockets {
 
 impl Sockets {
     /// Takes out those that serve a whole interface.
-    fn packets_of(&mut self, ifindex: u32) -> Vec<PacketSocket> {
+    fn packets_of(&mut self, ifindex: IfIndex) -> Vec<PacketSocket> {
         let (of, others) = std::mem::take(&mut self.packets).into_iter().partition(|socket| socket.ifindex == ifindex);
         self.packets = others;
         of
@@ -503,5 +504,5 @@ fn unwanted(engine: Engine) -> Option<xdp::Mode> {
 
 fn uplink(i: &Interface, mode: &str) -> Uplink {
     let Interface { name, ifindex, mtu, up, queues } = i.clone();
-    Uplink { name, ifindex, mode: mode.to_string(), queues, mtu, up }
+    Uplink { name, ifindex: ifindex.0, mode: mode.to_string(), queues, mtu, up }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What `tunny get ports` says of a VPC's sessions: which of them the fast path serves, also after a restart, and what was refused.
 
-use abi::Vni;
+use abi::{IfIndex, Vni};
 use compile::{Compile, CompilePlan};
 use gateway::{Batch, Frame, Gateway, HEADROOM};
 use node::conntrack::Conntrack;
@@ -105,7 +105,7 @@ fn send(gateway: &mut Gateway, writer: &Writer, description: &str) -> gateway::V
     let mut bytes = [vec![0; HEADROOM], frame].concat();
     let length = bytes.len() - HEADROOM;
     let mut batch = Batch::new();
-    assert!(batch.push(Frame::new(&mut bytes, HEADROOM, length, 1)).is_ok());
+    assert!(batch.push(Frame::new(&mut bytes, HEADROOM, length, IfIndex(1))).is_ok());
     gateway.process(&mut batch, node::counters::monotonic_ns());
     batch.frames()[0].verdict
 }

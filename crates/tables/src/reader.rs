@@ -199,7 +199,7 @@ pub struct NexthopView {
     /// MTU of the port.
     pub mtu: u16,
     /// Egress interface.
-    pub ifindex: u32,
+    pub ifindex: IfIndex,
     /// NEXTHOP_READY is set.
     pub ready: bool,
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Next hops and ECMP groups: weights, next hops of one neighbour with different MTUs, and what a reader finds.
 
+use abi::IfIndex;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
@@ -15,7 +16,7 @@ fn writer() -> Writer {
 
 fn spec(n: u8, mtu: u16) -> NexthopSpec {
     let addr = IpAddr::V4(Ipv4Addr::new(172, 31, 0, n));
-    NexthopSpec { addr, ifindex: 7, dmac: Some(n as u64), smac: 0xaa, mtu }
+    NexthopSpec { addr, ifindex: IfIndex(7), dmac: Some(n as u64), smac: 0xaa, mtu }
 }
 
 /// How often each member is chosen, over many flows.

@@ -8,7 +8,7 @@ use crate::region::Region;
 use crate::runner::START;
 use crate::runner::{End, Engine, Seen};
 use crate::sessions::{self, Memories};
-use abi::{PuntMeta, Stats, Vni};
+use abi::{IfIndex, PuntMeta, Stats, Vni};
 use gateway::{Batch, Connections, Frame, Gateway, Verdict, HEADROOM};
 use states::{Backing, HeapSlots, Shared};
 use std::fmt::Write;
@@ -22,7 +22,7 @@ pub fn process(gateway: &mut Gateway, frame: &[u8], port: u32, meta: Option<&Pun
     let mut batch = Batch::new();
     let input = match meta {
         Some(meta) => Frame::punted(&mut buffer, HEADROOM, frame.len(), meta),
-        None => Frame::new(&mut buffer, HEADROOM, frame.len(), port),
+        None => Frame::new(&mut buffer, HEADROOM, frame.len(), IfIndex(port)),
     };
     // An empty batch takes a frame.
     let _ = batch.push(input);
@@ -54,13 +54,13 @@ fn wait(gateway: &mut Gateway, now_ns: u64) -> Seen {
 fn seen(batch: &Batch<'_>) -> Seen {
     let done = &batch.frames()[0];
     let end = match done.verdict {
-        Verdict::Forward { ifindex } => End::Forward(Some(ifindex), done.data().to_vec()),
-        Verdict::Answer { ifindex } => End::Answer(Some(ifindex), done.data().to_vec()),
+        Verdict::Forward { ifindex } => End::Forward(Some(ifindex.0), done.data().to_vec()),
+        Verdict::Answer { ifindex } => End::Answer(Some(ifindex.0), done.data().to_vec()),
         Verdict::Pass => End::Pass(done.data().to_vec()),
         Verdict::Drop(reason) => End::Drop(reason),
         Verdict::Wait => panic!("a packet waits twice"),
     };
-    let generated = batch.output.generated.iter().map(|g| (g.ifindex, g.data.clone())).collect();
+    let generated = batch.output.generated.iter().map(|g| (g.ifindex.0, g.data.clone())).collect();
     Seen { end, generated, punt: None }
 }
 

@@ -280,7 +280,7 @@ impl ChipGateway {
         let v = vxlan::Repr { vni: dst_vpc.vni };
         v.emit(out[head + udp::HEADER_LEN..].first_chunk_mut().ok_or(Handover::Fault)?);
         self.rewrite_inner(p, dst_vpc, vm, dscp | p.inner.ecn, &mut out[head + TUNNEL..]);
-        Ok(Outcome::Forward { ifindex: path.hop.ifindex, turns: p.turns })
+        Ok(Outcome::Forward { ifindex: path.hop.ifindex.0, turns: p.turns })
     }
 
     fn rewrite_inner(&self, p: &Packet<'_>, dst_vpc: &Tenant, vm: &VmEntry, tos: u8, inner: &mut [u8]) {

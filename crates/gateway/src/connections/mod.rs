@@ -8,7 +8,7 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 
-use abi::{DropReason, Vni, POLICY_EPOCH_SHIFT, POLICY_PICKUP};
+use abi::{DropReason, IfIndex, Vni, POLICY_EPOCH_SHIFT, POLICY_PICKUP};
 use filter::{Filter, Side};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use session::frag::{Fate, FragKey, FragLimits, FragTable, Piece};
@@ -366,7 +366,7 @@ impl<'w> SessionView<'w> {
         self,
         vni: Option<Vni>,
         l4: &L4,
-        (ifindex, cause, now): (u32, u8, u64),
+        (ifindex, cause, now): (IfIndex, u8, u64),
         queued: &mut Vec<QueuedFragment>,
     ) -> Result<(), DropReason> {
         let Some((key, piece)) = fragment(vni, l4) else { return Ok(()) };

@@ -195,17 +195,17 @@ fn a_fragment_is_known_by_its_datagram() {
     let mut queued = Vec::new();
     let first = L4 { len: 116, ..first };
     assert_eq!(
-        (sight.first_fits(vni, &first, S), sight.first_ports(vni, &first, (4, 9, S), &mut queued)),
+        (sight.first_fits(vni, &first, S), sight.first_ports(vni, &first, (IfIndex(4), 9, S), &mut queued)),
         (Ok(()), Ok(()))
     );
     assert_eq!(
         (queued.len(), &queued[0].frame[..], queued[0].known, queued[0].ifindex, queued[0].cause),
-        (1, &b"later"[..], ((7, 8), 17), 4, 9)
+        (1, &b"later"[..], ((7, 8), 17), IfIndex(4), 9)
     );
-    assert_eq!(sight.first_ports(vni, &L4 { piece: None, ..first }, (4, 9, S), &mut queued), Ok(()));
+    assert_eq!(sight.first_ports(vni, &L4 { piece: None, ..first }, (IfIndex(4), 9, S), &mut queued), Ok(()));
     // Other ports contradict it.
     assert!(
-        sight.first_ports(vni, &first, (4, 9, S), &mut queued).is_ok(),
+        sight.first_ports(vni, &first, (IfIndex(4), 9, S), &mut queued).is_ok(),
         "the datagram was whole, so this is another one"
     );
     assert!(!sight.contradicts(Vni(7), &first));
@@ -214,7 +214,7 @@ fn a_fragment_is_known_by_its_datagram() {
         (sight.first_fits(vni, &other, S), sight.contradicts(Vni(7), &first), sight.contradicts(Vni(8), &first)),
         (Err(DropReason::FragmentUnknown), true, false)
     );
-    assert_eq!(sight.first_ports(vni, &first, (4, 9, S), &mut queued), Err(DropReason::FragmentUnknown));
+    assert_eq!(sight.first_ports(vni, &first, (IfIndex(4), 9, S), &mut queued), Err(DropReason::FragmentUnknown));
     assert_eq!(sight.later_ports(vni, &later, b"x", S), Err(DropReason::FragmentUnknown));
     assert_eq!(queued.len(), 1);
     // A later one belongs to its session, counts, and keeps it alive; its bytes are no header.

@@ -3,7 +3,7 @@
 //! tunnel of an inner frame holds here for the frame itself; nothing of it is changed. `docs/design/packet-inline.md` has the order of
 //! checks.
 
-use abi::{DropReason, Mac, Stage, Vni};
+use abi::{DropReason, IfIndex, Mac, Stage, Vni};
 use session::Direction;
 use tables::InlineEnd;
 use wire::ethernet::{self, ethertype};
@@ -34,7 +34,7 @@ pub(crate) struct Crossing {
 
 impl Crossing {
     /// The port by which it leaves.
-    pub fn egress(&self) -> u32 {
+    pub fn egress(&self) -> IfIndex {
         self.end.other
     }
 

@@ -263,7 +263,7 @@ impl Tables {
             dmac: dmac & 0xffff_ffff_ffff,
             smac: smac_mtu & 0xffff_ffff_ffff,
             mtu: (smac_mtu >> 48) as u16,
-            ifindex: l.half(4),
+            ifindex: IfIndex(l.half(4)),
             ready: dmac & NEXTHOP_READY != 0,
         }
     }

@@ -302,7 +302,7 @@ fn hop(n: u8, mtu: u16) -> NexthopSpec {
     } else {
         IpAddr::V6(Ipv6Addr::from_bits(0xfe80 << 112 | u128::from(n)))
     };
-    NexthopSpec { addr, ifindex: 3, dmac: Some(0x0200_0000_0000 | u64::from(n)), smac: 0x0400_0000_0001, mtu }
+    NexthopSpec { addr, ifindex: IfIndex(3), dmac: Some(0x0200_0000_0000 | u64::from(n)), smac: 0x0400_0000_0001, mtu }
 }
 
 #[test]
@@ -314,7 +314,7 @@ fn next_hops_and_groups_change_in_place() {
     let view = tables.nexthop(a.0);
     assert_eq!(
         (view.dmac, view.smac, view.mtu, view.ifindex, view.ready),
-        (0x0200_0000_0002, 0x0400_0000_0001, 1400, 3, true)
+        (0x0200_0000_0002, 0x0400_0000_0001, 1400, IfIndex(3), true)
     );
     assert_eq!((tables.nexthop_addr(a.0), tables.nexthop_addr(b.0)), (hop(2, 0).addr, hop(3, 0).addr));
     w.set_nexthop(&NexthopSpec { dmac: None, ..hop(2, 1400) }).unwrap();

@@ -55,7 +55,7 @@ fn public_addresses_are_found_replaced_and_survive_the_writer() {
 fn the_way_to_the_internet_keeps_its_group() {
     let memory: Arc<dyn Memory> = Arc::new(HeapMemory::new().unwrap());
     let mut w = Writer::create(memory.clone(), WriterOptions::default()).unwrap();
-    let hop = NexthopSpec { addr: v4(0x0a000001), ifindex: 3, dmac: Some(2), smac: 4, mtu: 1500 };
+    let hop = NexthopSpec { addr: v4(0x0a000001), ifindex: IfIndex(3), dmac: Some(2), smac: 4, mtu: 1500 };
     let hop = w.set_nexthop(&hop).unwrap();
     let group = w.set_group(None, &[hop]).unwrap();
     w.set_internet(Some(group), None);

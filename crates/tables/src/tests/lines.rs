@@ -505,7 +505,13 @@ fn ncs_groups_and_next_hops_are_read_word_by_word() {
     let hop = m.t.nexthop(600);
     assert_eq!(
         hop,
-        NexthopView { dmac: 0x2222_3333_4444, smac: 0x4444_6666_8888, mtu: 0x2222, ifindex: 0x9999_cccc, ready: true }
+        NexthopView {
+            dmac: 0x2222_3333_4444,
+            smac: 0x4444_6666_8888,
+            mtu: 0x2222,
+            ifindex: IfIndex(0x9999_cccc),
+            ready: true
+        }
     );
     m.set(600, 0, 0xfffe_2222_3333_4444);
     assert!(!m.t.nexthop(600).ready);

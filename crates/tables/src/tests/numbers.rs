@@ -436,7 +436,7 @@ fn flows_spread_over_a_group_by_their_hash() {
     let (mut w, t) = writer(WriterOptions::default());
     let hop = |n: u8| NexthopSpec {
         addr: IpAddr::V4(Ipv4Addr::new(10, 9, 9, n)),
-        ifindex: n.into(),
+        ifindex: IfIndex(n.into()),
         dmac: Some(0x0200_0000_0000 | u64::from(n)),
         smac: 0x0400_0000_0001,
         mtu: 1500,
@@ -455,7 +455,7 @@ fn flows_spread_over_a_group_by_their_hash() {
             let view = t.nexthop(hops[i].0);
             assert_eq!(
                 (view.ifindex, view.dmac, view.smac, view.mtu, view.ready),
-                (i as u32, 0x0200_0000_0000 | i as u64, 0x0400_0000_0001, 1500, true)
+                (IfIndex(i as u32), 0x0200_0000_0000 | i as u64, 0x0400_0000_0001, 1500, true)
             );
         }
         assert_eq!(w.groups().into_iter().find(|g| g.0 == group).unwrap().1, hops[..count]);

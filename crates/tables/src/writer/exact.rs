@@ -291,7 +291,8 @@ fn an_id_that_goes_takes_its_own_words_along() {
 fn an_nc_that_goes_leaves_nothing_behind() {
     let mut w = small();
     let t = w.tables();
-    let hop = w.set_nexthop(&NexthopSpec { addr: v4(9), ifindex: 3, dmac: Some(2), smac: 4, mtu: 1500 }).unwrap();
+    let hop =
+        w.set_nexthop(&NexthopSpec { addr: v4(9), ifindex: IfIndex(3), dmac: Some(2), smac: 4, mtu: 1500 }).unwrap();
     let group = w.set_group(None, &[hop]).unwrap();
     let found = |n: u32| match nc(n) {
         IpAddr::V4(a) => t.nc_by_addr4(a.to_bits()),

@@ -201,7 +201,7 @@ impl Writer {
                     (0, low) if low >> 32 == 0 => IpAddr::V4(Ipv4Addr::from_bits(low as u32)),
                     (hi, low) => IpAddr::V6(Ipv6Addr::from_bits(u128::from(hi) << 64 | u128::from(low))),
                 };
-                self.underlay.insert_nexthop(hop.half(4), addr, NexthopId(id));
+                self.underlay.insert_nexthop(IfIndex(hop.half(4)), addr, NexthopId(id));
             }
         }
         self.underlay.insert_group(GroupId(group), members);

@@ -23,7 +23,7 @@ pub struct NexthopSpec {
     /// Address of the neighbour.
     pub addr: IpAddr,
     /// Egress interface.
-    pub ifindex: u32,
+    pub ifindex: IfIndex,
     /// MAC address of the neighbour; None while it is unresolved or the link is down.
     pub dmac: Option<u64>,
     /// MAC address of the port.
@@ -35,15 +35,15 @@ pub struct NexthopSpec {
 #[derive(Default)]
 pub(super) struct UnderlayState {
     /// The neighbour of each next hop. Several may name the same one, with different MTUs.
-    nexthops: FxMap<NexthopId, (u32, IpAddr)>,
+    nexthops: FxMap<NexthopId, (IfIndex, IpAddr)>,
     /// The first next hop of each neighbour.
-    by_neighbour: FxMap<(u32, IpAddr), NexthopId>,
+    by_neighbour: FxMap<(IfIndex, IpAddr), NexthopId>,
     /// Members of each group.
     groups: FxMap<GroupId, Vec<NexthopId>>,
 }
 
 impl UnderlayState {
-    pub(super) fn insert_nexthop(&mut self, ifindex: u32, addr: IpAddr, id: NexthopId) {
+    pub(super) fn insert_nexthop(&mut self, ifindex: IfIndex, addr: IpAddr, id: NexthopId) {
         self.nexthops.insert(id, (ifindex, addr));
         self.by_neighbour.entry((ifindex, addr)).or_insert(id);
     }
@@ -109,7 +109,7 @@ impl Writer {
 
     /// Every next hop.
     pub fn nexthops(&self) -> Vec<(NexthopId, NexthopSpec)> {
-        let spec = |id: &NexthopId, (ifindex, addr): &(u32, IpAddr)| {
+        let spec = |id: &NexthopId, (ifindex, addr): &(IfIndex, IpAddr)| {
             let line = self.store.lines.at(id.0);
             let dmac = line.word(0);
             let ready = dmac & NEXTHOP_READY != 0;

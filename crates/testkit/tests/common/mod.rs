@@ -7,7 +7,7 @@
 
 pub mod talk;
 
-use abi::{DropReason, PuntMeta, PuntReason, Stats, PUNT_MAGIC};
+use abi::{DropReason, IfIndex, PuntMeta, PuntReason, Stats, PUNT_MAGIC};
 use gateway::{Connections, Gateway};
 use nix::sched::{sched_getcpu, sched_setaffinity, unshare, CloneFlags, CpuSet};
 use states::Shared;
@@ -104,7 +104,7 @@ impl XdpRunner {
     /// Whether the kernel can split the frame of a test run (Linux 6.18); if not, that part of the test is skipped.
     #[track_caller]
     pub fn can_split(&self) -> bool {
-        let options = RunOptions { repeat: 1, ifindex: 1, linear: 14, ..RunOptions::default() };
+        let options = RunOptions { repeat: 1, ifindex: IfIndex(1), linear: 14, ..RunOptions::default() };
         let can = run_program(self.engine.program(), &[0; 60], &mut [0; 256], options).is_ok();
         if !can {
             skip::test(
@@ -127,10 +127,10 @@ impl XdpRunner {
             ip(&[&["link", "add", &name, "index", &ifindex.to_string()], &ends[..]].concat());
         }
         if listener {
-            let socket = self.engine.prepare_test(ifindex).map_err(|e| e.to_string())?;
+            let socket = self.engine.prepare_test(IfIndex(ifindex)).map_err(|e| e.to_string())?;
             self.sockets.push(socket);
         } else {
-            self.engine.add_port(ifindex).map_err(|e| e.to_string())?;
+            self.engine.add_port(IfIndex(ifindex)).map_err(|e| e.to_string())?;
         }
         Ok(())
     }
@@ -152,7 +152,7 @@ impl XdpRunner {
     pub fn fast(&mut self, frame: &[u8], port: u32) -> Result<(Fast, Option<PuntMeta>), String> {
         let cpu = self.cpu;
         let before = self.tables().stats(cpu).read();
-        let options = RunOptions { repeat: 1, ifindex: port, linear: self.linear, ..RunOptions::default() };
+        let options = RunOptions { repeat: 1, ifindex: IfIndex(port), linear: self.linear, ..RunOptions::default() };
         let (code, _, len) = run_program(self.engine.program(), frame, &mut self.out, options)
             .map_err(|e| format!("{e} (frame of {} bytes)", frame.len()))?;
         let after = self.tables().stats(cpu).read();

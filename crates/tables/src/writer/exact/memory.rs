@@ -12,8 +12,8 @@ fn trees_that_cannot_be_built_leave_nothing_behind() {
         (0..n).map(|i| PublicPrefix { prefix: Prefix::new_assert(v4(i << 12), 24), accepts: i % 2 == 0 }).collect()
     };
     let pair = |n: u32| InlineSpec {
-        server: InlinePort { ifindex: 1, mtu: 2 },
-        network: InlinePort { ifindex: 3, mtu: 4 },
+        server: InlinePort { ifindex: IfIndex(1), mtu: 2 },
+        network: InlinePort { ifindex: IfIndex(3), mtu: 4 },
         servers: (0..n).map(|i| (Prefix::new_assert(v4(i << 12), 24), Vni(5))).collect(),
     };
     let mut calls = 0;
@@ -40,28 +40,28 @@ fn trees_that_cannot_be_built_leave_nothing_behind() {
     // As many pairs as there may be, each in its own words.
     let many: Vec<InlineSpec> = (0..INLINE_MAX + 2)
         .map(|i| InlineSpec {
-            server: InlinePort { ifindex: 100 + i, mtu: 1000 + i as u16 },
-            network: InlinePort { ifindex: 200 + i, mtu: 2000 + i as u16 },
+            server: InlinePort { ifindex: IfIndex(100 + i), mtu: 1000 + i as u16 },
+            network: InlinePort { ifindex: IfIndex(200 + i), mtu: 2000 + i as u16 },
             servers: vec![(Prefix::new_assert(v4(i << 8), 24), Vni(7 + i))],
         })
         .collect();
     w.set_inline(&many).unwrap();
     let t = w.tables();
     for i in 0..INLINE_MAX + 2 {
-        let (a, b) = (t.inline_end(100 + i), t.inline_end(200 + i));
+        let (a, b) = (t.inline_end(IfIndex(100 + i)), t.inline_end(IfIndex(200 + i)));
         assert_eq!(a.is_some() && b.is_some(), i < INLINE_MAX);
         if let (Some(a), Some(b)) = (a, b) {
             assert_eq!(
                 (a.servers_side, a.other, a.mtu, a.vni, t.server4(&a, i << 8 | 9)),
-                (true, 200 + i, 2000 + i, Vni(7 + i), Some(Vni(7 + i)))
+                (true, IfIndex(200 + i), 2000 + i, Vni(7 + i), Some(Vni(7 + i)))
             );
             assert_eq!(
                 (b.servers_side, b.other, b.mtu, b.vni, t.server4(&b, (i + 1) << 8)),
-                (false, 100 + i, 1000 + i, Vni(7 + i), None)
+                (false, IfIndex(100 + i), 1000 + i, Vni(7 + i), None)
             );
         }
     }
-    assert_eq!((t.inline_end(0), w.store.root.get(root!(wire_servers) + 8) != 0), (None, true));
+    assert_eq!((t.inline_end(IfIndex(0)), w.store.root.get(root!(wire_servers) + 8) != 0), (None, true));
 }
 
 /// What is told of a VPC page by page.

@@ -77,7 +77,7 @@ fn next_hops_and_groups_are_whole_lines() {
     dirt(&mut w);
     let spec = |n: u32, addr| NexthopSpec {
         addr,
-        ifindex: 7 + n,
+        ifindex: IfIndex(7 + n),
         dmac: Some(0xff00_0203_0405_0600 | u64::from(n)),
         smac: 0x1234_0605_0403_0201,
         mtu: 9000,

@@ -133,7 +133,7 @@ fn a_writer_finds_groups_and_next_hops() {
     let mut w = small();
     let spec = |n: u32, addr| NexthopSpec {
         addr,
-        ifindex: n,
+        ifindex: IfIndex(n),
         dmac: (n.is_multiple_of(2)).then_some(0x0200_0000_0000 | u64::from(n)),
         smac: 1,
         mtu: 1500,
