@@ -14,7 +14,7 @@ use memory::{Lines, RootRef};
 use std::io;
 
 #[cfg(test)]
-mod chains;
+mod chains_tests;
 
 /// What the buckets of a table are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

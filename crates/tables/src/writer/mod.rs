@@ -18,10 +18,10 @@
 
 mod apply;
 #[cfg(test)]
-mod audit;
+mod audit_tests;
 mod dump;
 #[cfg(test)]
-mod exact;
+mod exact_tests;
 mod inline;
 mod internet;
 mod peers;
@@ -37,7 +37,7 @@ mod underlay;
 mod undo;
 
 #[cfg(test)]
-pub(crate) use audit::{audit, Expected};
+pub(crate) use audit_tests::{audit, Expected};
 pub use dump::{RouteInterval, TenantDump, VmDump};
 pub use inline::{InlinePort, InlineSpec};
 pub use internet::PublicPrefix;
