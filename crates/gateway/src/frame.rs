@@ -7,7 +7,7 @@
 //! [`HEADROOM`] bytes in front of it.
 
 use abi::{DropReason, IfIndex, PuntMeta};
-use states::{Answer, Key};
+use conntrack_compact::{Answer, Key};
 
 /// Bytes that a region must have in front of the packet, so that every packet can be rewritten in place.
 pub const HEADROOM: usize = 128;
@@ -296,7 +296,7 @@ mod tests {
     #[test]
     fn what_waits_comes_back_as_it_came_and_is_not_counted_again() {
         let key = Key::from(
-            &session::PairKey::new(6, (Vni(7), [10, 0, 0, 1].into(), 1), (Vni(7), [10, 0, 0, 2].into(), 2), false)
+            &conntrack::PairKey::new(6, (Vni(7), [10, 0, 0, 1].into(), 1), (Vni(7), [10, 0, 0, 2].into(), 2), false)
                 .unwrap()
                 .0,
         );
@@ -306,8 +306,11 @@ mod tests {
             f.punted = punted;
             let mut waiting = Waiting::new((3, key), &f);
             assert_eq!((waiting.ticket, waiting.punted, waiting.answer()), (3, punted, None));
-            waiting.answer = Some(Answer { outcome: states::Outcome::Pass, evaluated: true });
-            assert_eq!(waiting.answer(), Some((key, Answer { outcome: states::Outcome::Pass, evaluated: true })));
+            waiting.answer = Some(Answer { outcome: conntrack_compact::Outcome::Pass, evaluated: true });
+            assert_eq!(
+                waiting.answer(),
+                Some((key, Answer { outcome: conntrack_compact::Outcome::Pass, evaluated: true }))
+            );
             let f = waiting.frame();
             assert_eq!(
                 (f.data(), f.offset(), f.ifindex, f.counted, f.punted),
@@ -326,7 +329,7 @@ mod tests {
         let at = data.as_ptr() as usize;
         out.generated.push(Generated { data, ifindex: IfIndex(1), cause: 0 });
         let key = Key::from(
-            &session::PairKey::new(6, (Vni(7), [10, 0, 0, 1].into(), 1), (Vni(7), [10, 0, 0, 2].into(), 2), false)
+            &conntrack::PairKey::new(6, (Vni(7), [10, 0, 0, 1].into(), 1), (Vni(7), [10, 0, 0, 2].into(), 2), false)
                 .unwrap()
                 .0,
         );

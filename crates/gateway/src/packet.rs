@@ -2,8 +2,8 @@
 //! What the stages know about one packet: two cache lines and a bit, kept between stages while the batch passes.
 
 use abi::{DropReason, NcId, VmId, Vni};
-use session::{nat::PublicEndpoint, Candidates, Direction};
-use states::{Answer, Key};
+use conntrack::{nat::PublicEndpoint, Candidates, Direction};
+use conntrack_compact::{Answer, Key};
 use tables::{BucketRef, Tenant, VmEntry, Walk};
 
 use crate::connections::Known;

@@ -103,7 +103,7 @@ fn an_answer_asks_for_the_other_direction() {
 
 #[test]
 fn the_beginner_of_a_session_is_found_from_its_key() {
-    let inner = session::InnerKey::v4(RED, 6, A, 1000, B, 80);
+    let inner = conntrack::InnerKey::v4(RED, 6, A, 1000, B, 80);
     let (vm, remote) = (Side { vni: Some(RED), addr: ip4(A) }, |vni| Side { vni, addr: ip4(B) });
     for (other, vni) in [(None, None), (Some(Vni(0)), Some(RED)), (Some(BLUE), Some(BLUE))] {
         let out = first_of(&inner, other, Direction::Out);
@@ -111,7 +111,7 @@ fn the_beginner_of_a_session_is_found_from_its_key() {
         let back = first_of(&inner, other, Direction::In);
         assert_eq!((back.from, back.to, back.port, back.service), (remote(vni), vm, 80, service(6, 1000)));
     }
-    let query = session::InnerKey::v4(RED, 1, A, 0x1234, B, 13);
+    let query = conntrack::InnerKey::v4(RED, 1, A, 0x1234, B, 13);
     assert_eq!(first_of(&query, None, Direction::Out).service, icmp_service(1, 13, 0));
 }
 

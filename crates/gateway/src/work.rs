@@ -2,7 +2,7 @@
 //! What every stage needs for one batch, and how a packet's way ends.
 
 use abi::{DropReason, IfIndex, NcId, Stage};
-use states::{Completions, Key};
+use conntrack_compact::{Completions, Key};
 use std::net::IpAddr;
 use std::sync::Arc;
 use tables::{Count, NexthopView, StatsSlot, Tables};

@@ -132,18 +132,18 @@ impl DataPlane {
     }
 
     /// Session memory: on BPF maps, where it outlives this process, or of this process.
-    pub fn session_memory(&mut self) -> Result<Arc<dyn session::SessionMemory>, NodeError> {
+    pub fn session_memory(&mut self) -> Result<Arc<dyn conntrack::SessionMemory>, NodeError> {
         if let Some(xdp) = &self.xdp {
             match xdp.session_memory() {
                 Ok(memory) => return Ok(memory),
                 Err(e) => self.memory_note = Some(format!("ATTENTION: sessions end with this process. {e}")),
             }
         }
-        Ok(Arc::new(session::HeapMemory::new().map_err(NodeError::system("reserving session memory"))?))
+        Ok(Arc::new(conntrack::HeapMemory::new().map_err(NodeError::system("reserving session memory"))?))
     }
 
     /// Where state tables of the filter lie: on BPF maps, where they outlive this process, or in its memory.
-    pub fn states_backing(&mut self) -> Arc<dyn states::Backing> {
+    pub fn states_backing(&mut self) -> Arc<dyn conntrack_compact::Backing> {
         if let Some(xdp) = &self.xdp {
             match xdp.states() {
                 Ok(backing) => return backing,
@@ -152,7 +152,7 @@ impl DataPlane {
                 }
             }
         }
-        Arc::new(states::HeapSlots::default())
+        Arc::new(conntrack_compact::HeapSlots::default())
     }
 
     /// Why there is no fast path though it was tried.

@@ -87,7 +87,7 @@ struct WakeUp(UnixStream);
 
 impl WakeUp {
     /// None, said aloud, if the system has no descriptors: then answers wait until the worker looks by itself.
-    fn new(completions: &states::Completions) -> Option<WakeUp> {
+    fn new(completions: &conntrack_compact::Completions) -> Option<WakeUp> {
         let pair = UnixStream::pair().and_then(|(wake_up, other_end)| {
             wake_up.set_nonblocking(true)?;
             other_end.set_nonblocking(true)?;

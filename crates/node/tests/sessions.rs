@@ -3,11 +3,11 @@
 
 use abi::{IfIndex, Vni};
 use compile::{Compile, CompilePlan};
+use conntrack::nat::Flow;
+use conntrack::{Cursor, Direction, Filter, HeapMemory, InnerKey, L4View, NewSession, OuterKey, Owner, SessionMemory};
 use gateway::{Batch, Frame, Gateway, HEADROOM};
 use node::conntrack::Conntrack;
 use node::sessions::{ElasticView, SessionQuery};
-use session::nat::Flow;
-use session::{Cursor, Direction, Filter, HeapMemory, InnerKey, L4View, NewSession, OuterKey, Owner, SessionMemory};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -48,7 +48,8 @@ fn tables(model: &model::Model) -> Writer {
 }
 
 fn open(memory: &Arc<dyn SessionMemory>, model: &model::Model, writer: &mut Writer) -> Conntrack {
-    let memories = (memory.clone(), Arc::new(states::HeapSlots::default()) as Arc<dyn states::Backing>);
+    let memories =
+        (memory.clone(), Arc::new(conntrack_compact::HeapSlots::default()) as Arc<dyn conntrack_compact::Backing>);
     Conntrack::open((memories, "n"), model, writer, (1, false), &mut Vec::new()).unwrap()
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Trees of 64-bit keys packed into lines that the caller places: the nodes of route trees ([`crate::Tables::route6`]) in another memory
-//! than table memory, written whole and never changed. `Migrate_Tbl` of crate `states` is made of them.
+//! than table memory, written whole and never changed. `Migrate_Tbl` of crate `conntrack-compact` is made of them.
 
 use crate::intervals::Interval;
 use crate::tree::{Top, TreeKey};

@@ -9,8 +9,8 @@ use crate::runner::START;
 use crate::runner::{End, Engine, Seen};
 use crate::sessions::{self, Memories};
 use abi::{IfIndex, PuntMeta, Stats, Vni};
+use conntrack_compact::{Backing, HeapSlots, Shared};
 use gateway::{Batch, Connections, Frame, Gateway, Verdict, HEADROOM};
-use states::{Backing, HeapSlots, Shared};
 use std::fmt::Write;
 use std::sync::Arc;
 use tables::{HeapMemory, Tables, WriterOptions};
@@ -111,7 +111,7 @@ impl Engine for UserEngine {
         let memory = Arc::new(HeapMemory::new().map_err(|e| e.to_string())?);
         let loader = Loader::new(memory, WriterOptions::default(), region)?;
         let slot = loader.tables().slots().1;
-        let memory = Arc::new(session::HeapMemory::new().map_err(|e| e.to_string())?);
+        let memory = Arc::new(conntrack::HeapMemory::new().map_err(|e| e.to_string())?);
         let memories = Memories { sessions: memory, states: Arc::new(HeapSlots::default()) };
         let nat = sessions::start(&memories, region, START)?;
         if self.elsewhere.0 {

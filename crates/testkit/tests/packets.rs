@@ -4,7 +4,7 @@
 //! TUNNY_CASE=text runs only the cases whose file or name contains it.
 mod common;
 
-use states::{Spec, TableKind};
+use conntrack_compact::{Spec, TableKind};
 use std::path::Path;
 use testkit::case::{self, Case};
 use testkit::runner::{run_case, run_case_with, Engine};
@@ -65,7 +65,7 @@ fn every_case_that_the_readme_promises_is_there() {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let readme = std::fs::read_to_string(root.join("tests/packets/README.md")).unwrap();
     let cases = case::read_dir(&root.join("tests/packets/nat")).unwrap_or_else(|e| panic!("{e}"));
-    let read = |path: &str| std::fs::read_to_string(root.join("crates/session/src").join(path)).unwrap();
+    let read = |path: &str| std::fs::read_to_string(root.join("crates/conntrack/src").join(path)).unwrap();
     let scripts = read("tests/peers.rs") + &read("nat/tests.rs");
     let mut promised = 0;
     for row in readme.lines().skip_while(|l| !l.starts_with("| list |")).skip(2).take_while(|l| l.starts_with('|')) {

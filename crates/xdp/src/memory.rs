@@ -27,7 +27,7 @@ pub(crate) static SESSION_SEGMENTS: Kind = Kind {
     map: "tunny_session",
     pin: "session-segment-",
     most: SESSION_SEGMENTS_MAX,
-    arena_bytes: session::ARENA_BYTES,
+    arena_bytes: conntrack::ARENA_BYTES,
 };
 
 /// A root and lines on BPF maps, and what else belongs to them.

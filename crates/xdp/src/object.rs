@@ -116,7 +116,7 @@ impl From<sys::Mapping> for Mapping {
     }
 }
 
-impl ::states::WordMemory for Mapping {
+impl conntrack_compact::WordMemory for Mapping {
     fn words(&self) -> &[std::sync::atomic::AtomicU64] {
         // SAFETY: the mapping is page-aligned, as long as this, and lives as long as `self`; who maps a state table changes it by
         // whole words only, and so does whoever else has the map.

@@ -4,8 +4,8 @@
 use super::*;
 use crate::l4;
 use crate::nat::{inner_key, outer_key};
-use session::nat::{Filtering, Flow, NatSpec, PoolSpec, SnatSpec};
-use session::{HeapMemory, L4View, Options, State, TenantLimits};
+use conntrack::nat::{Filtering, Flow, NatSpec, PoolSpec, SnatSpec};
+use conntrack::{HeapMemory, L4View, Options, State, TenantLimits};
 use std::net::IpAddr;
 
 const S: u64 = 1_000_000_000;
@@ -144,7 +144,7 @@ fn time_ends_sessions_ports_and_fragments_and_the_log_hears_of_it() {
     // Removed by what they are.
     (1..4).for_each(|port| assert!(begin(&nat, Vni(8), port, 200 * S).is_ok()));
     let which = &mut |s: &SessionInfo| (s.inner.vm_port() != 2).then_some(EndReason::Removed);
-    let mut at = Some(session::Cursor::default());
+    let mut at = Some(conntrack::Cursor::default());
     while let Some(from) = at {
         at = nat.remove_where(from, 10_000, which, 201 * S);
     }
@@ -223,7 +223,7 @@ fn a_fragment_is_known_by_its_datagram() {
     let record = guard.record(session);
     assert_eq!(
         (record.counts().packets, record.counts().bytes, record.last_seen(), record.state()),
-        (2, 180, session::coarse(9 * S), State::OneSided)
+        (2, 180, conntrack::coarse(9 * S), State::OneSided)
     );
     assert!(nat.tracker.remove(session, S, &mut |_| ()));
     assert_eq!(sight.judge(session, Direction::Out, &L4 { piece: None, ..later }, b"", 9 * S), Ok(false), "it is gone");

@@ -4,7 +4,7 @@
 //! checks.
 
 use abi::{DropReason, IfIndex, Mac, Stage, Vni};
-use session::Direction;
+use conntrack::Direction;
 use tables::InlineEnd;
 use wire::ethernet::{self, ethertype};
 use wire::{be, icmpv6, ipv4, ipv6, protocol};

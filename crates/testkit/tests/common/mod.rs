@@ -8,9 +8,9 @@
 pub mod talk;
 
 use abi::{DropReason, IfIndex, PuntMeta, PuntReason, Stats, PUNT_MAGIC};
+use conntrack_compact::Shared;
 use gateway::{Connections, Gateway};
 use nix::sched::{sched_getcpu, sched_setaffinity, unshare, CloneFlags, CpuSet};
-use states::Shared;
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::process::Command;

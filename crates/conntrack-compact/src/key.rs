@@ -2,7 +2,7 @@
 //! [`Key`]: what a state table knows a connection by. Words and hashes are described in `abi::states`.
 
 use abi::{hash3, Vni, STATES_PAIR_OTHER, STATES_PAIR_V4};
-use session::{InnerKey, PairKey};
+use conntrack::{InnerKey, PairKey};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -19,7 +19,7 @@ use crate::{
     Writes,
 };
 use abi::Vni;
-use session::coarse;
+use conntrack::coarse;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -58,10 +58,10 @@ impl Default for Timeouts {
     }
 }
 
-impl From<&session::Timeouts> for Timeouts {
+impl From<&conntrack::Timeouts> for Timeouts {
     /// What comes nearest: an established connection is asked after half of its time, and then has all of it to answer, since what it sent
     /// in the first half was not seen.
-    fn from(t: &session::Timeouts) -> Timeouts {
+    fn from(t: &conntrack::Timeouts) -> Timeouts {
         let ns = |d: std::time::Duration| d.as_nanos() as u64;
         Timeouts {
             opening: ns(t.half_open),

@@ -39,6 +39,7 @@ pub mod upgrade;
 
 pub use agent::{Agent, Connection, Control, Ended, Outcome, Refusal, TenantUse, Timeouts, Why};
 pub use compact::{Compact, CompactOptions};
+pub use conntrack::Direction;
 pub use digest::{Class, Digest, DigestOptions};
 pub use exact::{Exact, ExactOptions};
 pub use fig3::{step, Fsm, Step};
@@ -49,7 +50,6 @@ pub use migrate_tbl::{Entry, MigrateReader, Place, WIDTH4, WIDTH6};
 pub use migration::{MigrationOptions, MigrationStatus, TenantMigration};
 pub use reader::Reader;
 pub use remote::{Answer, Completions, Remote};
-pub use session::Direction;
 pub use shared::{left_connections, Adopted, Backing, HeapSlots, OpenError, Shared, Status};
 pub use spec::{Spec, TableKind, REGISTERS_A_CONNECTION};
 pub use table::{
