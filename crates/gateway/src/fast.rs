@@ -77,9 +77,10 @@ pub(crate) struct FastPacket {
     target: u32,
     /// VPC that the destination is in, as far as is known.
     vni: Vni,
-    /// The bucket of the VNI, then the VPC's id.
     tenant: VpcId,
-    /// The bucket of the sender, then that of the peer's VNI.
+    /// The bucket of the VNI, then that of the peer's.
+    bucket: u32,
+    /// The bucket of the sender.
     member: u32,
     /// Line of the destination's bucket, then of its counters.
     line: u32,
@@ -106,6 +107,7 @@ impl FastPacket {
         target: 0,
         vni: Vni(0),
         tenant: VpcId(0),
+        bucket: 0,
         member: 0,
         line: 0,
         vm: VmId(0),
@@ -235,7 +237,7 @@ pub(crate) fn process<R: Recorder>(
             l.next = Next::Stages;
             if parse(f.data(), &s, &template, l) {
                 l.next = Next::Vpc;
-                l.tenant = VpcId(w.tables.tenant_line(&at, l.vni));
+                l.bucket = w.tables.tenant_line(&at, l.vni);
                 l.member = w.tables.member4_line(&at, l.vni, l.source);
                 l.line = w.tables.vm4_line(&at, l.vni, l.target);
             }
@@ -345,7 +347,7 @@ fn ip_head(h: &[u8; HEAD], at: usize) -> &[u8; ipv4::HEADER_LEN] {
 #[inline(always)]
 fn vpc<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> Next {
     let tables = w.tables;
-    let Some(tenant) = tables.tenant_from(l.tenant.0, l.vni) else { return Next::Stages };
+    let Some(tenant) = tables.tenant_from(l.bucket, l.vni) else { return Next::Stages };
     if tenant.root4() & ROOT_SIMPLE == 0 || tenant.key & (TENANT_METERED | TENANT_FILTERED) != 0 || l.ttl <= 1 {
         return Next::Stages;
     }
@@ -399,7 +401,7 @@ fn tree<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket, mut walk
     }
     l.vni = Vni(value & 0xff_ffff);
     l.last = true;
-    l.member = w.tables.tenant_line(at, l.vni);
+    l.bucket = w.tables.tenant_line(at, l.vni);
     l.line = w.tables.vm4_line(at, l.vni, l.target);
     Next::Peer
 }
@@ -407,7 +409,7 @@ fn tree<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket, mut walk
 /// An entry of the VM-NC table may prove the route in the peer.
 #[inline(always)]
 fn peer<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> Next {
-    match w.tables.tenant_from(l.member, l.vni) {
+    match w.tables.tenant_from(l.bucket, l.vni) {
         Some(peer) if peer.root4() & ROOT_SIMPLE != 0 && peer.key & TENANT_FILTERED == 0 => {
             l.gateway_mac = peer.gateway_mac();
             find(w, at, l)
