@@ -151,7 +151,7 @@ impl MigrateTbl {
     pub(crate) fn publish(&mut self, entries: &[Entry]) -> Result<(), TooMany> {
         let half = self.half ^ 1;
         let (first, words) = (1 + half * HALF_LINES, self.memory.words());
-        let mut packed = Packed::new(first);
+        let mut packed = Packed::new(LineNo(first));
         let top = trees(entries, &mut packed).filter(|_| packed.lines().len() <= TREE_LINES as usize).ok_or(TooMany)?;
         for (i, line) in packed.lines().iter().enumerate() {
             let at = (first as usize + i) * LINE_WORDS;

@@ -12,15 +12,15 @@ const CHUNK: usize = 4096;
 /// A stack of line numbers that neither moves nor copies what it holds.
 #[derive(Default)]
 pub(crate) struct Stack {
-    chunks: Vec<Box<[u32; CHUNK]>>,
+    chunks: Vec<Box<[LineNo; CHUNK]>>,
     used: usize,
-    spare: Option<Box<[u32; CHUNK]>>,
+    spare: Option<Box<[LineNo; CHUNK]>>,
 }
 
 impl Stack {
-    pub(crate) fn push(&mut self, line: u32) {
+    pub(crate) fn push(&mut self, line: LineNo) {
         if self.chunks.is_empty() || self.used == CHUNK {
-            self.chunks.push(self.spare.take().unwrap_or_else(|| Box::new([0; CHUNK])));
+            self.chunks.push(self.spare.take().unwrap_or_else(|| Box::new([LineNo(0); CHUNK])));
             self.used = 0;
         }
         if let Some(chunk) = self.chunks.last_mut() {
@@ -29,7 +29,7 @@ impl Stack {
         }
     }
 
-    pub(crate) fn pop(&mut self) -> Option<u32> {
+    pub(crate) fn pop(&mut self) -> Option<LineNo> {
         let chunk = self.chunks.last()?;
         let line = chunk[self.used - 1];
         self.used -= 1;
@@ -41,11 +41,11 @@ impl Stack {
     }
 
     /// What is taken next.
-    fn peek(&self) -> Option<u32> {
+    fn peek(&self) -> Option<LineNo> {
         self.chunks.last().map(|chunk| chunk[self.used - 1])
     }
 
-    fn iter(&self) -> impl Iterator<Item = u32> + '_ {
+    fn iter(&self) -> impl Iterator<Item = LineNo> + '_ {
         let last = self.chunks.len().saturating_sub(1);
         let used = move |i: usize| if i == last { self.used } else { CHUNK };
         self.chunks.iter().enumerate().flat_map(move |(i, chunk)| chunk[..used(i)].iter().copied())
@@ -64,7 +64,7 @@ impl Stack {
 #[derive(Default)]
 struct Family {
     /// Never used lines: from, to.
-    fresh: (u32, u32),
+    fresh: (LineNo, LineNo),
     free: Stack,
     /// Segments that it has.
     segments: u32,
@@ -111,7 +111,7 @@ impl Alloc {
     }
 
     /// A free record. None: there is no room, or no memory. The next one begins to load meanwhile.
-    pub(crate) fn take(&mut self, shared: &Shared, v6: bool) -> Option<u32> {
+    pub(crate) fn take(&mut self, shared: &Shared, v6: bool) -> Option<LineNo> {
         loop {
             let family = &mut self.families[usize::from(v6)];
             if let Some(line) = family.free.pop() {
@@ -131,14 +131,14 @@ impl Alloc {
     }
 
     /// A record that nobody can reach any more.
-    pub(crate) fn give(&mut self, v6: bool, line: u32) {
+    pub(crate) fn give(&mut self, v6: bool, line: LineNo) {
         let family = &mut self.families[usize::from(v6)];
         family.free.push(line);
         family.given += 1;
     }
 
     /// A segment that was found with records, and those of its lines that are free.
-    pub(crate) fn adopt(&mut self, v6: bool, free: &[u32]) {
+    pub(crate) fn adopt(&mut self, v6: bool, free: &[LineNo]) {
         self.lines += u64::from(SEGMENT_LINES);
         self.families[usize::from(v6)].segments += 1;
         free.iter().rev().for_each(|at| self.give(v6, *at));
@@ -163,9 +163,9 @@ impl Alloc {
         }
         let Some(n) = self.segments.pop() else { return Err(io::ErrorKind::OutOfMemory.into()) };
         self.prepare(shared, n, kind_of(v6));
-        let first = n * SEGMENT_LINES;
+        let first = LineNo(n * SEGMENT_LINES);
         // Line 0 means none.
-        let from = if first == 0 { lines_each(v6) } else { first };
+        let from = if first == LineNo(0) { LineNo(lines_each(v6)) } else { first };
         let family = &mut self.families[usize::from(v6)];
         family.fresh = (from, first + SEGMENT_LINES);
         family.segments += 1;
@@ -175,7 +175,7 @@ impl Alloc {
 
     /// Makes memory for so many records of IPv4 sessions in advance, and its pages with it, those of an index of so many segments
     /// as well: who makes a session then never waits for the kernel to find and zero them.
-    pub(crate) fn prepare_records(&mut self, shared: &Shared, records: u32, index: (u32, u32)) -> io::Result<()> {
+    pub(crate) fn prepare_records(&mut self, shared: &Shared, records: u32, index: (LineNo, u32)) -> io::Result<()> {
         touch(shared, index.0, index.1);
         let segments = records
             .div_ceil(SEGMENT_LINES)
@@ -185,7 +185,7 @@ impl Alloc {
             let first = self.extend(shared, more)?;
             // Records come out of the memory in its order.
             self.segments.sort_unstable_by(|a, b| b.cmp(a));
-            touch(shared, first * SEGMENT_LINES, more);
+            touch(shared, LineNo(first * SEGMENT_LINES), more);
         }
         Ok(())
     }
@@ -201,14 +201,14 @@ impl Alloc {
         }
         family.looked = family.given.max(1);
         let (from, to) = std::mem::take(&mut family.fresh);
-        (from..to).step_by(lines_each(v6) as usize).for_each(|line| family.free.push(line));
+        (from.0..to.0).step_by(lines_each(v6) as usize).for_each(|line| family.free.push(LineNo(line)));
         let mut free = vec![0u32; SESSION_SEGMENTS_MAX as usize];
-        family.free.iter().for_each(|line| free[(line / SEGMENT_LINES) as usize] += 1);
+        family.free.iter().for_each(|line| free[(line.0 / SEGMENT_LINES) as usize] += 1);
         // Segment 0 has one record less, so it stays.
         let whole = |n: u32| free[n as usize] == each;
         let mut kept = Stack::default();
         while let Some(line) = family.free.pop() {
-            if !whole(line / SEGMENT_LINES) {
+            if !whole(line.0 / SEGMENT_LINES) {
                 kept.push(line);
             }
         }
@@ -234,7 +234,7 @@ impl Alloc {
     fn prepare(&self, shared: &Shared, n: u32, kind: u8) {
         let first = n * SEGMENT_LINES;
         for line in first..first + SEGMENT_LINES {
-            let line = shared.lines.at(line);
+            let line = shared.lines.at(LineNo(line));
             for i in 0..8 {
                 // Reading does not make a page exist, writing does.
                 if line.cell(i).load(Relaxed) != 0 {
@@ -246,20 +246,20 @@ impl Alloc {
     }
 
     /// Adjacent segments for an index, zeroed. Returns the first line.
-    pub(crate) fn take_index(&mut self, shared: &Shared, segments: u32) -> io::Result<u32> {
+    pub(crate) fn take_index(&mut self, shared: &Shared, segments: u32) -> io::Result<LineNo> {
         let first = self.extend(shared, segments)?;
         self.segments.retain(|n| !(first..first + segments).contains(n));
         for n in first..first + segments {
             self.prepare(shared, n, SESSION_SEGMENT_INDEX);
         }
-        Ok(first * SEGMENT_LINES)
+        Ok(LineNo(first * SEGMENT_LINES))
     }
 
     /// Records for which there is room without growth.
     pub(crate) fn room(&self) -> u64 {
         let each = |v6: bool| {
             let f = &self.families[usize::from(v6)];
-            f.free.len() as u64 + u64::from((f.fresh.1.saturating_sub(f.fresh.0)) / lines_each(v6))
+            f.free.len() as u64 + u64::from(f.fresh.1 .0.saturating_sub(f.fresh.0 .0) / lines_each(v6))
         };
         each(false) + each(true)
     }
@@ -272,10 +272,10 @@ impl Alloc {
 
 /// Makes the pages of segments, from this line on, which are zeroed and nobody's yet. It takes a store: an operation that changes
 /// nothing (`fetch_or(0)`) is compiled to a load, which finds the one page of zeroes that all have until they are written to.
-fn touch(shared: &Shared, first: u32, segments: u32) {
+fn touch(shared: &Shared, first: LineNo, segments: u32) {
     const PAGE_LINES: usize = 4096 / 64;
-    for line in (first..first + segments * SEGMENT_LINES).step_by(PAGE_LINES) {
-        shared.lines.at(line).cell(0).store(0, Relaxed);
+    for line in (0..segments * SEGMENT_LINES).step_by(PAGE_LINES) {
+        shared.lines.at(first + line).cell(0).store(0, Relaxed);
     }
 }
 
@@ -349,10 +349,10 @@ mod tests {
             );
             // What is prepared already is not prepared again; one in use counts towards the limit.
             alloc.prepare_records(&shared, records, (index, 1)).unwrap();
-            assert_eq!((alloc.segments.len(), index), (want, 0));
+            assert_eq!((alloc.segments.len(), index), (want, LineNo(0)));
             if want > 0 {
                 alloc.families[1].segments = 1;
-                assert_eq!(alloc.take(&shared, false), Some(SEGMENT_LINES), "the first of them");
+                assert_eq!(alloc.take(&shared, false), Some(LineNo(SEGMENT_LINES)), "the first of them");
                 assert_eq!(alloc.segments, (2..=want as u32).rev().collect::<Vec<_>>());
                 alloc.prepare_records(&shared, 100 * SEGMENT_LINES, (index, 1)).unwrap();
                 assert_eq!(alloc.segments.len() as u32, most - 1);
@@ -365,21 +365,24 @@ mod tests {
     fn records_of_either_family_have_their_lines() {
         let (shared, mut alloc) = (shared(), Alloc::new(3 * SEGMENT_LINES));
         let segment = u64::from(SEGMENT_LINES);
-        assert_eq!([false, true].map(|v6| alloc.take(&shared, v6)), [Some(1), Some(SEGMENT_LINES)]);
-        assert_eq!([false, true].map(|v6| alloc.take(&shared, v6)), [Some(2), Some(SEGMENT_LINES + 2)]);
+        assert_eq!([false, true].map(|v6| alloc.take(&shared, v6)), [1, SEGMENT_LINES].map(|line| Some(LineNo(line))));
+        assert_eq!(
+            [false, true].map(|v6| alloc.take(&shared, v6)),
+            [2, SEGMENT_LINES + 2].map(|line| Some(LineNo(line)))
+        );
         assert_eq!((alloc.room(), alloc.lines, alloc.bytes()), (segment - 3 + segment / 2 - 2, 2 * segment, 0));
         let kind = |n| shared.lines.kind(n).load(Relaxed);
         assert_eq!((kind(0), kind(1)), (SESSION_SEGMENT_V4, SESSION_SEGMENT_V6));
-        alloc.give(false, 1);
-        alloc.give(true, SEGMENT_LINES);
+        alloc.give(false, LineNo(1));
+        alloc.give(true, LineNo(SEGMENT_LINES));
         assert_eq!((alloc.room(), alloc.bytes()), (segment - 2 + segment / 2 - 1, 2 * 16_384));
-        assert_eq!([false, true].map(|v6| alloc.take(&shared, v6)), [Some(1), Some(SEGMENT_LINES)]);
+        assert_eq!([false, true].map(|v6| alloc.take(&shared, v6)), [1, SEGMENT_LINES].map(|line| Some(LineNo(line))));
         // A segment that is used again is empty.
-        shared.lines.at(SEGMENT_LINES + 77).cell(5).store(9, Relaxed);
+        shared.lines.at(LineNo(SEGMENT_LINES + 77)).cell(5).store(9, Relaxed);
         alloc.families[1] = Family::default();
         alloc.give_segment(1);
-        assert_eq!(alloc.take(&shared, true), Some(SEGMENT_LINES));
-        assert_eq!(shared.lines.at(SEGMENT_LINES + 77).cell(5).load(Relaxed), 0);
+        assert_eq!(alloc.take(&shared, true), Some(LineNo(SEGMENT_LINES)));
+        assert_eq!(shared.lines.at(LineNo(SEGMENT_LINES + 77)).cell(5).load(Relaxed), 0);
     }
 
     /// A family gives up the segments of which it uses no record, and looks for them again only after enough records have come back.
@@ -389,15 +392,15 @@ mod tests {
         // Segments 1 and 2 of IPv6, found by a tracker that attached: all of one is free, one record of the other is not.
         shared.memory.grow(3).unwrap();
         let lines = |n: u32| (n * SEGMENT_LINES..(n + 1) * SEGMENT_LINES).step_by(2);
-        let free: Vec<u32> = lines(1).collect();
+        let free: Vec<LineNo> = lines(1).map(LineNo).collect();
         alloc.adopt(true, &free);
-        let free: Vec<u32> = lines(2).skip(1).collect();
+        let free: Vec<LineNo> = lines(2).skip(1).map(LineNo).collect();
         alloc.adopt(true, &free);
         assert_eq!(
             (alloc.families[1].segments, alloc.lines, alloc.room()),
             (2, 2 * u64::from(SEGMENT_LINES), u64::from(SEGMENT_LINES) - 1)
         );
-        assert_eq!(alloc.families[1].free.peek(), Some(2 * SEGMENT_LINES + 2), "the lowest of what came last");
+        assert_eq!(alloc.families[1].free.peek(), Some(LineNo(2 * SEGMENT_LINES + 2)), "the lowest of what came last");
         assert!(alloc.reclaim(&shared, true));
         assert_eq!(
             (&alloc.segments[..], alloc.families[1].segments, alloc.lines),
@@ -407,7 +410,7 @@ mod tests {
             (alloc.families[1].free.len() as u32, shared.lines.kind(1).load(Relaxed)),
             (SEGMENT_LINES / 2 - 1, SESSION_SEGMENT_FREE)
         );
-        assert!(alloc.families[1].free.iter().all(|line| line > 2 * SEGMENT_LINES));
+        assert!(alloc.families[1].free.iter().all(|line| line > LineNo(2 * SEGMENT_LINES)));
         // In vain; then not again before a quarter of a segment's lines came back, half of its records.
         assert!(!alloc.reclaim(&shared, true));
         for n in 1..SEGMENT_LINES / 4 {
@@ -417,7 +420,7 @@ mod tests {
                 assert!(!alloc.reclaim(&shared, true));
             }
         }
-        alloc.families[1].free.push(2 * SEGMENT_LINES);
+        alloc.families[1].free.push(LineNo(2 * SEGMENT_LINES));
         assert!(!alloc.reclaim(&shared, true), "one less than enough");
         let line = alloc.take(&shared, true).unwrap();
         alloc.give(true, line);
@@ -432,7 +435,7 @@ mod tests {
     #[test]
     fn a_long_list_is_looked_through_seldom() {
         let (shared, mut alloc) = (shared(), Alloc::new(SEGMENT_LINES));
-        (0..16 * 20_000).for_each(|_| alloc.families[1].free.push(7));
+        (0..16 * 20_000).for_each(|_| alloc.families[1].free.push(LineNo(7)));
         for (given, looked) in [(19_999, 1), (20_000, 20_001)] {
             (alloc.families[1].looked, alloc.families[1].given) = (1, 1 + given);
             assert!(!alloc.reclaim(&shared, true));
@@ -449,7 +452,7 @@ mod tests {
         alloc.prepare_records(&shared, SEGMENTS * SEGMENT_LINES, (index, 1)).unwrap();
         let before = faults();
         let lines = shared.memory.segments() * SEGMENT_LINES;
-        (0..lines).for_each(|line| shared.lines.at(line).cell(1).store(1, Relaxed));
+        (0..lines).for_each(|line| shared.lines.at(LineNo(line)).cell(1).store(1, Relaxed));
         let found = faults() - before;
         assert!(found <= 2, "{found} pages of {} segments were made late", shared.memory.segments());
     }
@@ -459,15 +462,15 @@ mod tests {
         let mut stack = Stack::default();
         for n in 0..3 * CHUNK as u32 {
             assert_eq!((stack.len(), stack.bytes()), (n as usize, 16_384 * (n as usize).div_ceil(CHUNK) as u64));
-            stack.push(n + 7);
-            assert_eq!((stack.peek(), stack.len()), (Some(n + 7), n as usize + 1));
+            stack.push(LineNo(n + 7));
+            assert_eq!((stack.peek(), stack.len()), (Some(LineNo(n + 7)), n as usize + 1));
         }
-        assert!(stack.iter().eq((0..3 * CHUNK as u32).map(|n| n + 7)));
+        assert!(stack.iter().eq((0..3 * CHUNK as u32).map(|n| LineNo(n + 7))));
         for n in (0..3 * CHUNK as u32).rev() {
-            assert_eq!(stack.pop(), Some(n + 7));
+            assert_eq!(stack.pop(), Some(LineNo(n + 7)));
             assert_eq!(
                 (stack.len(), stack.peek(), stack.bytes()),
-                (n as usize, n.checked_sub(1).map(|n| n + 7), 16_384 * (n as usize).div_ceil(CHUNK) as u64)
+                (n as usize, n.checked_sub(1).map(|n| LineNo(n + 7)), 16_384 * (n as usize).div_ceil(CHUNK) as u64)
             );
         }
         assert_eq!((stack.pop(), stack.peek(), stack.iter().count()), (None, None, 0));
@@ -478,11 +481,11 @@ mod tests {
         let mut stack = Stack::default();
         assert_eq!((stack.len(), stack.pop()), (0, None));
         for i in 0..10_000 {
-            stack.push(i);
+            stack.push(LineNo(i));
         }
         assert_eq!(stack.len(), 10_000);
         for i in (0..10_000).rev() {
-            assert_eq!(stack.pop(), Some(i));
+            assert_eq!(stack.pop(), Some(LineNo(i)));
         }
         assert_eq!((stack.len(), stack.pop()), (0, None));
     }

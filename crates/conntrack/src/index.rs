@@ -33,7 +33,7 @@ pub(crate) const LOAD_MAX: u64 = 85;
 /// Locks held on up to four buckets.
 pub(crate) struct Locked<'a> {
     lines: &'a Lines,
-    held: [u32; 4],
+    held: [LineNo; 4],
 }
 
 fn lock(bucket: &Line) -> bool {
@@ -48,12 +48,12 @@ fn unlock(bucket: &Line) {
 
 impl<'a> Locked<'a> {
     /// Locks these buckets; a line may occur twice, 0 is none.
-    pub(crate) fn new(lines: &'a Lines, mut wanted: [u32; 4]) -> Locked<'a> {
+    pub(crate) fn new(lines: &'a Lines, mut wanted: [LineNo; 4]) -> Locked<'a> {
         wanted.sort_unstable();
-        let mut last = 0;
+        let mut last = LineNo(0);
         for line in &mut wanted {
             if *line == last {
-                *line = 0;
+                *line = LineNo(0);
                 continue;
             }
             last = *line;
@@ -71,7 +71,7 @@ impl<'a> Locked<'a> {
         Locked { lines, held: wanted }
     }
 
-    fn holds(&self, line: u32) -> bool {
+    fn holds(&self, line: LineNo) -> bool {
         self.held.contains(&line)
     }
 }
@@ -79,7 +79,7 @@ impl<'a> Locked<'a> {
 impl Drop for Locked<'_> {
     fn drop(&mut self) {
         for line in self.held {
-            if line != 0 {
+            if line != LineNo(0) {
                 unlock(self.lines.at(line));
             }
         }
@@ -87,21 +87,21 @@ impl Drop for Locked<'_> {
 }
 
 /// The slot word of a record.
-pub(crate) fn slot_of(tag: u32, at: u32) -> u32 {
-    tag << SESSION_SLOT_TAG_SHIFT | at
+pub(crate) fn slot_of(tag: u32, at: LineNo) -> u32 {
+    tag << SESSION_SLOT_TAG_SHIFT | at.0
 }
 
 /// The tag that slot i of a bucket holds, with the line of its record; None if it is empty.
-pub(crate) fn entry(bucket: &Line, i: usize) -> Option<(u32, u32)> {
+pub(crate) fn entry(bucket: &Line, i: usize) -> Option<(u32, LineNo)> {
     let slot = bucket.cell32(i).load(Acquire);
-    let at = slot & SESSION_SLOT_LINE;
+    let at = LineNo(slot & SESSION_SLOT_LINE);
     let high = (bucket.cell(7).load(Acquire) >> (4 * i)) as u32 & 15;
     (slot != 0).then_some((high << 5 | slot >> SESSION_SLOT_TAG_SHIFT, at))
 }
 
 const SLOTS: usize = SESSION_SLOTS as usize;
 
-pub(crate) fn put(bucket: &Line, i: usize, tag: u32, at: u32) {
+pub(crate) fn put(bucket: &Line, i: usize, tag: u32, at: LineNo) {
     let tags = bucket.cell(7);
     let nibble = u64::from(tag >> 5) << (4 * i);
     // Only the holder of the lock changes tags; others set and clear the lock bit alone.
@@ -116,7 +116,7 @@ fn empty_slot(bucket: &Line) -> Option<usize> {
 }
 
 /// Enters a record under a key's hash into the index `table`; both buckets are locked. False: there is no room.
-pub(crate) fn insert(locked: &Locked, lines: &Lines, salt: u64, table: u64, hash: u64, at: u32) -> bool {
+pub(crate) fn insert(locked: &Locked, lines: &Lines, salt: u64, table: u64, hash: u64, at: LineNo) -> bool {
     let [a, b] = buckets_of(table, hash);
     debug_assert!(locked.holds(a) && locked.holds(b));
     let tag = tag_of(hash);
@@ -135,10 +135,10 @@ pub(crate) fn insert(locked: &Locked, lines: &Lines, salt: u64, table: u64, hash
 }
 
 /// Moves one entry of a full, locked bucket to its other bucket. Returns the slot that is free now.
-fn displace(locked: &Locked, lines: &Lines, salt: u64, table: u64, from: u32) -> Option<(u32, usize)> {
+fn displace(locked: &Locked, lines: &Lines, salt: u64, table: u64, from: LineNo) -> Option<(LineNo, usize)> {
     let bucket = lines.at(from);
     for i in 0..SLOTS {
-        lines.prefetch(bucket.cell32(i).load(Relaxed) & SESSION_SLOT_LINE);
+        lines.prefetch(LineNo(bucket.cell32(i).load(Relaxed) & SESSION_SLOT_LINE));
     }
     for i in 0..SLOTS {
         let Some((tag, at)) = entry(bucket, i) else { continue };
@@ -165,13 +165,13 @@ fn displace(locked: &Locked, lines: &Lines, salt: u64, table: u64, from: u32) ->
 }
 
 /// The two hashes of a record's keys.
-pub(crate) fn hashes(lines: &Lines, salt: u64, at: u32) -> [u64; 2] {
-    let record = crate::Record { line: lines.at(at), second: lines.at(at | 1) };
+pub(crate) fn hashes(lines: &Lines, salt: u64, at: LineNo) -> [u64; 2] {
+    let record = crate::Record { line: lines.at(at), second: lines.at(LineNo(at.0 | 1)) };
     crate::key::hashes_of(record.owner(), &record.inner(), &record.outer(), salt)
 }
 
 /// Which of a record's hashes an entry in this bucket stands for. None if neither or, by chance, both.
-fn hash_in(lines: &Lines, salt: u64, table: u64, at: u32, tag: u32, bucket: u32) -> Option<u64> {
+fn hash_in(lines: &Lines, salt: u64, table: u64, at: LineNo, tag: u32, bucket: LineNo) -> Option<u64> {
     let fits = |h: &u64| tag_of(*h) == tag && buckets_of(table, *h).contains(&bucket);
     let [inner, outer] = hashes(lines, salt, at);
     match (fits(&inner), fits(&outer)) {
@@ -184,12 +184,12 @@ fn hash_in(lines: &Lines, salt: u64, table: u64, at: u32, tag: u32, bucket: u32)
 
 /// Whether slot i of a bucket holds what belongs there: a record of which a key has this tag in this bucket, and which no slot before stands for,
 /// nor, where a displaced entry was not cleared any more, the key's first bucket. (Two keys of a record may have one tag in one bucket, and then two entries.)
-pub(crate) fn belongs(lines: &Lines, salt: u64, table: u64, bucket: u32, i: usize) -> bool {
+pub(crate) fn belongs(lines: &Lines, salt: u64, table: u64, bucket: LineNo, i: usize) -> bool {
     let Some((tag, at)) = entry(lines.at(bucket), i) else { return false };
     let hashes = hashes(lines, salt, at);
     let keys = crate::key::distinct(&hashes);
     let fits = |h: &&u64| tag_of(**h) == tag && buckets_of(table, **h).contains(&bucket);
-    let same = |line: u32, slots: usize| (0..slots).filter(|j| entry(lines.at(line), *j) == Some((tag, at))).count();
+    let same = |line: LineNo, slots: usize| (0..slots).filter(|j| entry(lines.at(line), *j) == Some((tag, at))).count();
     let Some(hash) = keys.iter().find(fits).filter(|_| same(bucket, i) < keys.iter().filter(fits).count()) else {
         return false;
     };
@@ -201,7 +201,7 @@ pub(crate) fn belongs(lines: &Lines, salt: u64, table: u64, bucket: u32, i: usiz
 
 /// Clears the entries of a record in the two buckets of a hash; they are locked, or the table is the old one, into which
 /// nobody enters anything.
-pub(crate) fn clear(lines: &Lines, table: u64, hash: u64, at: u32) {
+pub(crate) fn clear(lines: &Lines, table: u64, hash: u64, at: LineNo) {
     for line in buckets_of(table, hash) {
         // Of the old table nobody holds a lock: two that end one record each clear it.
         each_of(lines, line, hash, at, |slot, wanted| {
@@ -212,7 +212,7 @@ pub(crate) fn clear(lines: &Lines, table: u64, hash: u64, at: u32) {
 
 /// Clears the entries of a record in one bucket of a hash, which is locked. True if there was one: as long as that lock is
 /// held there is none in the other bucket, for an entry moves under the locks of both.
-pub(crate) fn clear_in(lines: &Lines, line: u32, hash: u64, at: u32) -> bool {
+pub(crate) fn clear_in(lines: &Lines, line: LineNo, hash: u64, at: LineNo) -> bool {
     let mut cleared = false;
     each_of(lines, line, hash, at, |slot, _| {
         slot.store(0, Release);
@@ -222,7 +222,7 @@ pub(crate) fn clear_in(lines: &Lines, line: u32, hash: u64, at: u32) -> bool {
 }
 
 /// The slots of a bucket that hold this record under this hash, with the word that they hold.
-fn each_of(lines: &Lines, line: u32, hash: u64, at: u32, mut each: impl FnMut(&AtomicU32, u32)) {
+fn each_of(lines: &Lines, line: LineNo, hash: u64, at: LineNo, mut each: impl FnMut(&AtomicU32, u32)) {
     let tag = tag_of(hash);
     let wanted = slot_of(tag, at);
     let bucket = lines.at(line);
@@ -237,7 +237,7 @@ fn each_of(lines: &Lines, line: u32, hash: u64, at: u32, mut each: impl FnMut(&A
 }
 
 /// Whether the table has this record under this hash.
-pub(crate) fn has(lines: &Lines, table: u64, hash: u64, at: u32) -> bool {
+pub(crate) fn has(lines: &Lines, table: u64, hash: u64, at: LineNo) -> bool {
     let tag = tag_of(hash);
     buckets_of(table, hash)
         .iter()

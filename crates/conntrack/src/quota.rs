@@ -7,7 +7,7 @@
 
 use crate::limits::{Life, Lives};
 use crate::{OwnTimeouts, SessionInfo, TenantLimits, TenantStats};
-use abi::{Mix, Vni};
+use abi::{LineNo, Mix, Vni};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasher;
@@ -56,7 +56,7 @@ pub(crate) struct Tenant {
     pub(crate) created: AtomicU64,
     pub(crate) evicted: AtomicU64,
     refused: [AtomicU64; 4],
-    queue: Mutex<VecDeque<(u32, u32)>>,
+    queue: Mutex<VecDeque<(LineNo, u32)>>,
 }
 
 const _: () = assert!(std::mem::offset_of!(Tenant, refused) == 64);
@@ -110,12 +110,12 @@ impl Tenant {
         self.refused[limit as usize].fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn queue(&self) -> MutexGuard<'_, VecDeque<(u32, u32)>> {
+    pub(crate) fn queue(&self) -> MutexGuard<'_, VecDeque<(LineNo, u32)>> {
         self.queue.lock()
     }
 
     /// Enters a half-open session. `lives` tells whether an entry is still one; asked for when many may not be.
-    pub(crate) fn enqueue(&self, at: u32, start: u32, lives: impl Fn(u32, u32) -> bool) {
+    pub(crate) fn enqueue(&self, at: LineNo, start: u32, lives: impl Fn(LineNo, u32) -> bool) {
         let mut queue = self.queue();
         let want = self.half_open.load(Relaxed) as usize;
         if queue.len() >= 2 * want + QUEUE_SLACK {

@@ -20,13 +20,13 @@ const READERS_MAX: usize = 512;
 
 /// A session: the number of its record's line. Means something while the guard lives under which it was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SessionRef(pub u32);
+pub struct SessionRef(pub LineNo);
 
 /// Where a key may be found.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Candidates {
     /// Candidate buckets: of `index`, then of `index_old` (0: none).
-    pub(crate) lines: [u32; 4],
+    pub(crate) lines: [LineNo; 4],
     /// The tag.
     pub(crate) tag: u32,
 }
@@ -39,10 +39,10 @@ pub(crate) fn tag_of(hash: u64) -> u32 {
 
 /// The two candidate buckets of a hash in the table that a TABLE_REF word names; 0 if there is no table.
 #[inline(always)]
-pub(crate) fn buckets_of(table: u64, hash: u64) -> [u32; 2] {
-    let (first, n) = (table as u32, (table >> TABLE_REF_BUCKETS_SHIFT) as u32);
+pub(crate) fn buckets_of(table: u64, hash: u64) -> [LineNo; 2] {
+    let (first, n) = (LineNo(table as u32), (table >> TABLE_REF_BUCKETS_SHIFT) as u32);
     if n == 0 {
-        return [0; 2];
+        return [LineNo(0); 2];
     }
     [first.wrapping_add(bucket_of(hash, n)), first.wrapping_add(bucket_of(hash << 32, n))]
 }
@@ -100,7 +100,7 @@ impl Shared {
     pub(crate) fn candidates(&self, hash: u64) -> Candidates {
         let [a, b] = buckets_of(self.root(offset_of!(SessionRoot, index)), hash);
         let [c, d] = match self.root(offset_of!(SessionRoot, index_old)) {
-            0 => [0; 2],
+            0 => [LineNo(0); 2],
             old => buckets_of(old, hash),
         };
         Candidates { lines: [a, b, c, d], tag: tag_of(hash) }
@@ -108,9 +108,9 @@ impl Shared {
 
     /// The first record with this tag in these buckets that `is` accepts.
     #[inline(always)]
-    pub(crate) fn find(&self, candidates: &Candidates, mut is: impl FnMut(&Line, u32) -> bool) -> Option<u32> {
+    pub(crate) fn find(&self, candidates: &Candidates, mut is: impl FnMut(&Line, LineNo) -> bool) -> Option<LineNo> {
         for line in candidates.lines {
-            if line == 0 {
+            if line == LineNo(0) {
                 continue;
             }
             let bucket = self.lines.at(line);
@@ -123,8 +123,9 @@ impl Shared {
                 let i = hits.trailing_zeros() as usize;
                 hits &= hits - 1;
                 let slot = bucket.cell32(i).load(Ordering::Acquire);
-                let at = slot & SESSION_SLOT_LINE;
-                if (tags >> (4 * i)) as u32 & 15 == candidates.tag >> 5 && at != 0 && is(self.lines.at(at), at) {
+                let at = LineNo(slot & SESSION_SLOT_LINE);
+                if (tags >> (4 * i)) as u32 & 15 == candidates.tag >> 5 && at != LineNo(0) && is(self.lines.at(at), at)
+                {
                     return Some(at);
                 }
             }
@@ -133,23 +134,23 @@ impl Shared {
     }
 
     #[inline(always)]
-    pub(crate) fn find_inner(&self, candidates: &Candidates, key: &InnerKey) -> Option<u32> {
+    pub(crate) fn find_inner(&self, candidates: &Candidates, key: &InnerKey) -> Option<LineNo> {
         self.find(candidates, |record, at| inner_is(&self.lines, record, at, key))
     }
 
     #[inline(always)]
-    pub(crate) fn find_outer(&self, candidates: &Candidates, key: &OuterKey) -> Option<u32> {
+    pub(crate) fn find_outer(&self, candidates: &Candidates, key: &OuterKey) -> Option<LineNo> {
         self.find(candidates, |record, at| outer_is(&self.lines, record, at, key))
     }
 
     #[inline(always)]
-    pub(crate) fn find_pair(&self, candidates: &Candidates, key: &PairKey) -> Option<u32> {
+    pub(crate) fn find_pair(&self, candidates: &Candidates, key: &PairKey) -> Option<LineNo> {
         self.find(candidates, |record, at| pair_is(&self.lines, record, at, key))
     }
 
     #[inline(always)]
-    pub(crate) fn record<'a>(&self, at: u32) -> Record<'a> {
-        Record { line: self.lines.at(at), second: self.lines.at(at | 1) }
+    pub(crate) fn record<'a>(&self, at: LineNo) -> Record<'a> {
+        Record { line: self.lines.at(at), second: self.lines.at(LineNo(at.0 | 1)) }
     }
 }
 
@@ -167,7 +168,7 @@ fn family(record: &Line) -> Option<bool> {
 
 /// Whether the record is of the live session of this pair.
 #[inline(always)]
-pub(crate) fn pair_is(lines: &Lines, record: &Line, at: u32, key: &PairKey) -> bool {
+pub(crate) fn pair_is(lines: &Lines, record: &Line, at: LineNo, key: &PairKey) -> bool {
     let state = word(record, STATE);
     let lives = state & SESSION_STATE_MASK != 0 && Owner::of(state) == Owner::Filter;
     let v6 = state & SESSION_V6 != 0;
@@ -179,14 +180,14 @@ pub(crate) fn pair_is(lines: &Lines, record: &Line, at: u32, key: &PairKey) -> b
         }
 }
 
-fn addresses_are(lines: &Lines, at: u32, w: &[u64; 5]) -> bool {
-    let second = lines.at(at | 1);
+fn addresses_are(lines: &Lines, at: LineNo, w: &[u64; 5]) -> bool {
+    let second = lines.at(LineNo(at.0 | 1));
     (0..4).all(|i| word(second, i) == w[i + 1])
 }
 
 /// Whether the record is of a live session with this inner key.
 #[inline(always)]
-pub(crate) fn inner_is(lines: &Lines, record: &Line, at: u32, key: &InnerKey) -> bool {
+pub(crate) fn inner_is(lines: &Lines, record: &Line, at: LineNo, key: &InnerKey) -> bool {
     match key {
         InnerKey::V4(w) => {
             word(record, INNER0) == w[0] && word(record, INNER1) == w[1] && family(record) == Some(false)
@@ -197,7 +198,7 @@ pub(crate) fn inner_is(lines: &Lines, record: &Line, at: u32, key: &InnerKey) ->
 
 /// Whether the record is of a live session with this outer key.
 #[inline(always)]
-pub(crate) fn outer_is(lines: &Lines, record: &Line, at: u32, key: &OuterKey) -> bool {
+pub(crate) fn outer_is(lines: &Lines, record: &Line, at: LineNo, key: &OuterKey) -> bool {
     const VNI: u64 = !0 << 40;
     const PORT: u64 = 0xffff_0000;
     match key {
@@ -312,7 +313,7 @@ impl<'a> Guard<'a> {
     pub fn prefetch(&self, candidates: &Candidates) {
         self.shared().lines.prefetch(candidates.lines[0]);
         self.shared().lines.prefetch(candidates.lines[1]);
-        if candidates.lines[2] != 0 {
+        if candidates.lines[2] != LineNo(0) {
             self.shared().lines.prefetch(candidates.lines[2]);
             self.shared().lines.prefetch(candidates.lines[3]);
         }
@@ -322,7 +323,7 @@ impl<'a> Guard<'a> {
     #[inline(always)]
     pub fn prefetch_first(&self, candidates: &Candidates) {
         self.shared().lines.prefetch(candidates.lines[0]);
-        if candidates.lines[2] != 0 {
+        if candidates.lines[2] != LineNo(0) {
             self.shared().lines.prefetch(candidates.lines[2]);
         }
     }
@@ -333,7 +334,7 @@ impl<'a> Guard<'a> {
     pub fn prefetch_records(&self, candidates: &Candidates) -> bool {
         let (shared, [first, second, old, old_second]) = (self.shared(), candidates.lines);
         let mut any = false;
-        shared.find(&Candidates { lines: [first, old, 0, 0], tag: candidates.tag }, |_, at| {
+        shared.find(&Candidates { lines: [first, old, LineNo(0), LineNo(0)], tag: candidates.tag }, |_, at| {
             shared.lines.prefetch(at);
             any = true;
             false

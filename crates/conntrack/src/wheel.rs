@@ -7,6 +7,7 @@
 //! unlinks anything. A session that lives longer than a turn is looked at once a turn, which costs one read of its record;
 //! in exchange packets never touch the wheel and a stale entry lives no longer than a turn.
 
+use abi::LineNo;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::*};
@@ -17,7 +18,7 @@ pub(crate) const TICK_SHIFT: u32 = 30;
 pub(crate) const PLACES: u64 = 256;
 const CHUNK: usize = 1024;
 
-type Chunk = Box<[u32; CHUNK]>;
+type Chunk = Box<[LineNo; CHUNK]>;
 
 #[derive(Default)]
 struct Place {
@@ -64,13 +65,13 @@ impl Wheel {
     }
 
     /// Enters a record in a place.
-    pub(crate) fn push(&self, place: u8, at: u32) {
+    pub(crate) fn push(&self, place: u8, at: LineNo) {
         let mut p = self.places[place as usize].lock();
         if p.chunks.is_empty() || p.used == CHUNK {
             let spare = self.spare.lock().pop();
             p.chunks.push(spare.unwrap_or_else(|| {
                 self.chunks.fetch_add(1, Relaxed);
-                Box::new([0; CHUNK])
+                Box::new([LineNo(0); CHUNK])
             }));
             p.used = 0;
         }
@@ -99,7 +100,7 @@ impl Wheel {
     }
 
     /// Takes up to `n` entries out of an opened place.
-    pub(crate) fn take(&self, opened: &mut Opened, n: usize, out: &mut Vec<u32>) {
+    pub(crate) fn take(&self, opened: &mut Opened, n: usize, out: &mut Vec<LineNo>) {
         while out.len() < n {
             let Some((chunk, used)) = opened.chunks.front() else { return };
             let more = (n - out.len()).min(used - opened.at);
@@ -155,7 +156,7 @@ mod tests {
         let chunk = 1024 * 4 + 16;
         let mut pushed = 0;
         for (until, chunks) in [(1, 1), (1024, 1), (1025, 2), (3025, 3)] {
-            (pushed..until).for_each(|at| wheel.push(7, at));
+            (pushed..until).for_each(|at| wheel.push(7, LineNo(at)));
             assert_eq!(wheel.bytes(), chunks * chunk, "{until}");
             pushed = until;
         }
@@ -183,8 +184,8 @@ mod tests {
                 );
                 got.extend(some);
             }
-            assert!(opened.is_empty() && got == (0..3025).collect::<Vec<u32>>());
-            (0..3025).for_each(|at| wheel.push(7, at));
+            assert!(opened.is_empty() && got == (0..3025).map(LineNo).collect::<Vec<_>>());
+            (0..3025).for_each(|at| wheel.push(7, LineNo(at)));
             assert_eq!(wheel.bytes(), 3 * chunk, "chunks are used again");
             while wheel.open((256 * (turn + 1)) << TICK_SHIFT).is_some() {}
         }
@@ -196,9 +197,9 @@ mod tests {
         let (soon, late) = (wheel.place(9 << TICK_SHIFT), wheel.place(9999 << TICK_SHIFT));
         assert_eq!((soon, late), (10, (5 + 254) as u8));
         for at in 1..=3000 {
-            wheel.push(soon, at);
+            wheel.push(soon, LineNo(at));
         }
-        wheel.push(late, 7);
+        wheel.push(late, LineNo(7));
         assert!(wheel.open(5 << TICK_SHIFT).is_none());
         let mut got = Vec::new();
         for _ in 6..=10 {
@@ -206,7 +207,7 @@ mod tests {
             wheel.take(&mut opened, 5000, &mut got);
             assert!(opened.is_empty());
         }
-        assert_eq!(got, (1..=3000).collect::<Vec<_>>());
+        assert_eq!(got, (1..=3000).map(LineNo).collect::<Vec<_>>());
         assert!(wheel.open(10 << TICK_SHIFT).is_none());
         // After a sleep of many turns each place is opened once.
         let mut places = 0;
@@ -215,6 +216,6 @@ mod tests {
             wheel.take(&mut opened, 5000, &mut got);
             places += 1;
         }
-        assert_eq!((places, got), (PLACES + 1, vec![7]));
+        assert_eq!((places, got), (PLACES + 1, vec![LineNo(7)]));
     }
 }

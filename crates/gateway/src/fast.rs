@@ -79,11 +79,11 @@ pub(crate) struct FastPacket {
     vni: Vni,
     tenant: VpcId,
     /// The bucket of the VNI, then that of the peer's.
-    bucket: u32,
+    bucket: LineNo,
     /// The bucket of the sender.
-    member: u32,
+    member: LineNo,
     /// Line of the destination's bucket, then of its counters.
-    line: u32,
+    line: LineNo,
     vm: VmId,
     /// Id of the NC.
     nc: NcId,
@@ -107,9 +107,9 @@ impl FastPacket {
         target: 0,
         vni: Vni(0),
         tenant: VpcId(0),
-        bucket: 0,
-        member: 0,
-        line: 0,
+        bucket: LineNo(0),
+        member: LineNo(0),
+        line: LineNo(0),
         vm: VmId(0),
         nc: NcId(0),
         inner_len: 0,
@@ -366,8 +366,8 @@ fn vpc<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> Next {
 fn find<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> Next {
     match w.tables.vm4_lasting(at, l.line, l.vni, l.target) {
         Ok(vm) => found(w, l, vm),
-        Err(0) if l.last => Next::Stages,
-        Err(0) => Walk::begin(l.source).map_or(Next::Stages, |walk| {
+        Err(LineNo(0)) if l.last => Next::Stages,
+        Err(LineNo(0)) => Walk::begin(l.source).map_or(Next::Stages, |walk| {
             w.tables.prefetch_line(walk.line());
             w.tables.prefetch_line(walk.second_line());
             Next::Tree(walk)

@@ -200,7 +200,7 @@ fn send<R: Recorder>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use abi::Vni;
+    use abi::{LineNo, Vni};
 
     fn copied(options: &[u8]) -> Vec<u8> {
         let mut out = [0; 40];
@@ -219,7 +219,7 @@ mod tests {
 
     fn path(mtu: u16, nc_v6: bool) -> Path {
         let nexthop = NexthopView { dmac: 1, smac: 2, mtu, ifindex: IfIndex(3), ready: true };
-        Path { nc: crate::packet::Addr::default(), nc_v6, cut: false, split: false, line: 1, nexthop }
+        Path { nc: crate::packet::Addr::default(), nc_v6, cut: false, split: false, line: LineNo(1), nexthop }
     }
 
     fn datagram(flags: u16, payload: usize) -> Vec<u8> {

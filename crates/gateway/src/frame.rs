@@ -6,7 +6,7 @@
 //! packet may start earlier than before, since an IPv6 tunnel header is longer than an IPv4 one, so the owner leaves
 //! [`HEADROOM`] bytes in front of it.
 
-use abi::{DropReason, IfIndex, PuntMeta};
+use abi::{DropReason, IfIndex, LineNo, PuntMeta};
 use conntrack_compact::{Answer, Key};
 
 /// Bytes that a region must have in front of the packet, so that every packet can be rewritten in place.
@@ -162,7 +162,7 @@ pub struct Generated {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unresolved {
     /// Line of the next hop in table memory.
-    pub nexthop: u32,
+    pub nexthop: LineNo,
     /// Egress interface.
     pub ifindex: IfIndex,
     /// The neighbour's address.
@@ -322,7 +322,7 @@ mod tests {
     #[test]
     fn output_of_the_batch_before_is_forgotten_and_its_memory_used_again() {
         let mut out = Output { punts_waiting: 4, ..Output::default() };
-        let need = |ifindex| Unresolved { nexthop: 1, ifindex, neighbour: [192, 0, 2, 1].into() };
+        let need = |ifindex| Unresolved { nexthop: LineNo(1), ifindex, neighbour: [192, 0, 2, 1].into() };
         [1, 2, 1].into_iter().for_each(|ifindex| out.need(need(IfIndex(ifindex))));
         assert_eq!(out.unresolved, [need(IfIndex(1)), need(IfIndex(2))]);
         let data = vec![7; 100];

@@ -4,7 +4,7 @@
 //! The stages are generic over a [`Recorder`]. [`NoRecorder`] is what production runs: `ON` is a constant false, so the
 //! compiler removes every call, and a trace shows the very code that forwards.
 
-use abi::{DropReason, IfIndex, NcId, Stage, VmId, Vni};
+use abi::{DropReason, IfIndex, LineNo, NcId, Stage, VmId, Vni};
 use std::net::IpAddr;
 
 use crate::frame::Verdict;
@@ -68,7 +68,7 @@ pub enum Event {
     /// The inner frame is wrong, which is reported once the tenant is known.
     InnerError { reason: DropReason },
     /// The tenant record of the VNI.
-    Tenant { vni: Vni, line: u32, generation: u8, gateway_mac: Mac },
+    Tenant { vni: Vni, line: LineNo, generation: u8, gateway_mac: Mac },
     /// The entry that lets the source send for the VNI.
     Member { vni: Vni, source: IpAddr },
     /// Sources are not checked (option).
@@ -80,9 +80,9 @@ pub enum Event {
     /// No visible VM-NC entry.
     NoVm { vni: Vni, address: IpAddr },
     /// The NC and the next hop towards it.
-    Nexthop { nc: NcId, address: IpAddr, nexthop: u32, ifindex: IfIndex, dmac: Mac, smac: Mac, mtu: u16 },
+    Nexthop { nc: NcId, address: IpAddr, nexthop: LineNo, ifindex: IfIndex, dmac: Mac, smac: Mac, mtu: u16 },
     /// A meter's word.
-    Meter { of: &'static str, line: u32, color: &'static str },
+    Meter { of: &'static str, line: LineNo, color: &'static str },
     /// An answer to ARP, ND or echo.
     Answered { with: &'static str, mac: Mac },
     /// An ICMP error was sent, or why not.

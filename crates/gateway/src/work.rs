@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What every stage needs for one batch, and how a packet's way ends.
 
-use abi::{DropReason, IfIndex, NcId, Stage};
+use abi::{DropReason, IfIndex, LineNo, NcId, Stage};
 use conntrack_compact::{Completions, Key};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -73,7 +73,7 @@ pub(crate) struct Path {
     /// The same, but its tunnel packet is cut.
     pub split: bool,
     /// Line of the next hop.
-    pub line: u32,
+    pub line: LineNo,
     /// The next hop.
     pub nexthop: NexthopView,
 }
@@ -204,12 +204,12 @@ impl<R: Recorder> Work<'_, R> {
 
     /// The way over a group (0: none) for a flow.
     #[inline(always)]
-    pub fn path_over(&mut self, group: u32, flow: u64) -> Result<Path, DropReason> {
-        if group == 0 {
+    pub fn path_over(&mut self, group: LineNo, flow: u64) -> Result<Path, DropReason> {
+        if group == LineNo(0) {
             return Err(DropReason::UnderlayNoRoute);
         }
         let line = self.tables.group_member(group, flow);
-        if line == 0 {
+        if line == LineNo(0) {
             return Err(DropReason::UnderlayNoRoute);
         }
         let nexthop = self.tables.nexthop(line);
@@ -233,7 +233,7 @@ impl<R: Recorder> Work<'_, R> {
     }
 
     #[cold]
-    fn need(&mut self, line: u32, ifindex: IfIndex) {
+    fn need(&mut self, line: LineNo, ifindex: IfIndex) {
         let neighbour = self.tables.nexthop_addr(line);
         self.output.need(Unresolved { nexthop: line, ifindex, neighbour });
     }

@@ -36,7 +36,7 @@ fn buckets_and_records_are_asked_for_before_they_are_read() {
             t.keep_index_for_tests(1 << 20);
         }
         let (shared, _) = t.shared_for_tests();
-        let line = |n: u32| place(shared.lines.at(n));
+        let line = |n: LineNo| place(shared.lines.at(n));
         let (index, old) = (shared.root(0x18), shared.root(0x20));
         assert_eq!(old != 0, growing);
         for (n, new) in new.iter().enumerate() {
@@ -59,7 +59,7 @@ fn buckets_and_records_are_asked_for_before_they_are_read() {
             let seconds = prefetched(|| found = guard.prefetch_records(&candidates));
             if !found {
                 let hash = other.hash(shared.salt());
-                let old = if growing { crate::table::buckets_of(old, hash)[1] } else { 0 };
+                let old = if growing { crate::table::buckets_of(old, hash)[1] } else { LineNo(0) };
                 assert_eq!(seconds, [line(crate::table::buckets_of(index, hash)[1]), line(old)]);
             }
         }

@@ -54,10 +54,10 @@ fn tag_and_buckets_are_taken_from_these_bits_of_a_hash() {
     }
     assert_eq!((tag_of(0), tag_of(1 | 1 << 32), tag_of(0x155), tag_of(0x155 << 32 | 0xaa)), (0, 0, 0x155, 0x1ff));
     let table = |first: u64, n: u64| n << TABLE_REF_BUCKETS_SHIFT | first;
-    assert_eq!(buckets_of(table(0x20_0000, 0x1_0000), 0x1234_5678_9abc_def0), [0x20_1234, 0x20_9abc]);
-    assert_eq!(buckets_of(table(7, 3), 0x5555_5555_ffff_ffff), [7, 9]);
-    assert_eq!(buckets_of(table(7, 3), 0x5555_5556_5555_5555), [8, 7]);
-    assert_eq!(buckets_of(table(7, 0), !0), [0, 0]);
+    assert_eq!(buckets_of(table(0x20_0000, 0x1_0000), 0x1234_5678_9abc_def0), [LineNo(0x20_1234), LineNo(0x20_9abc)]);
+    assert_eq!(buckets_of(table(7, 3), 0x5555_5555_ffff_ffff), [LineNo(7), LineNo(9)]);
+    assert_eq!(buckets_of(table(7, 3), 0x5555_5556_5555_5555), [LineNo(8), LineNo(7)]);
+    assert_eq!(buckets_of(table(7, 0), !0), [LineNo(0); 2]);
 }
 
 /// The hints are what a look at each half word says, of random lines between others that say the opposite.
@@ -150,7 +150,7 @@ fn a_record_is_of_its_keys_and_of_no_other() {
         );
         // The words that there are, read as a key of the other family.
         let word = |i| record.cell(i).load(Relaxed);
-        let second: Vec<u64> = (0..4).map(|i| lines.at(at | 1).cell(i).load(Relaxed)).collect();
+        let second: Vec<u64> = (0..4).map(|i| lines.at(LineNo(at.0 | 1)).cell(i).load(Relaxed)).collect();
         let (outer0, vni) = (word(OUTER), !0u64 << 40);
         let (inner, outer) = match new.inner {
             InnerKey::V4(_) => {
@@ -245,26 +245,26 @@ impl Small {
             self.next += 1;
             let new = udp(Vni(1), 0x0a00_0000 + self.next / 60_000, (self.next % 60_000) as u16);
             let hashes = crate::key::hashes_of(new.owner, &new.inner, &new.outer, SALT);
-            let of = |h: u64| buckets_of(TABLE, h).map(|line| line - FIRST);
+            let of = |h: u64| buckets_of(TABLE, h).map(|line| line.0 - FIRST);
             if of(hashes[which]) == buckets && tag_of(hashes[0]) != tag_of(hashes[1]) {
-                return (self.t.create(&new, S, &mut never).unwrap().0, hashes[which]);
+                return (self.t.create(&new, S, &mut never).unwrap().0 .0, hashes[which]);
             }
         }
     }
 
     fn insert(&self, (at, hash): (u32, u64)) -> bool {
         let [a, b] = buckets_of(TABLE, hash);
-        let locked = Locked::new(&self.lines, [a, b, 0, 0]);
-        index::insert(&locked, &self.lines, SALT, TABLE, hash, at)
+        let locked = Locked::new(&self.lines, [a, b, LineNo(0), LineNo(0)]);
+        index::insert(&locked, &self.lines, SALT, TABLE, hash, LineNo(at))
     }
 
     fn has(&self, (at, hash): (u32, u64)) -> bool {
-        index::has(&self.lines, TABLE, hash, at)
+        index::has(&self.lines, TABLE, hash, LineNo(at))
     }
 
     /// What slot i of a bucket holds: tag and line.
     fn slot(&self, bucket: u32, i: usize) -> Option<(u32, u32)> {
-        index::entry(self.lines.at(FIRST + bucket), i)
+        index::entry(self.lines.at(LineNo(FIRST + bucket)), i).map(|(tag, at)| (tag, at.0))
     }
 
     fn used(&self) -> [usize; 4] {
@@ -272,13 +272,13 @@ impl Small {
     }
 
     fn belongs(&self, bucket: u32, i: usize) -> bool {
-        index::belongs(&self.lines, SALT, TABLE, FIRST + bucket, i)
+        index::belongs(&self.lines, SALT, TABLE, LineNo(FIRST + bucket), i)
     }
 
     fn words(&self) -> Vec<u64> {
         (FIRST..FIRST + 4)
             .flat_map(|line| (0..8).map(move |i| (line, i)))
-            .map(|(line, i)| self.lines.at(line).cell(i).load(Relaxed))
+            .map(|(line, i)| self.lines.at(LineNo(line)).cell(i).load(Relaxed))
             .collect()
     }
 }
@@ -314,7 +314,7 @@ fn a_full_bucket_moves_an_entry_to_where_it_has_room() {
         all.push(new);
         // Somebody holds the bucket that it would go to: one of the second bucket goes.
         let new = s.record(which, [0, 2]);
-        let held = Locked::new(&s.lines, [FIRST + 1, 0, 0, 0]);
+        let held = Locked::new(&s.lines, [LineNo(FIRST + 1), LineNo(0), LineNo(0), LineNo(0)]);
         assert!(s.insert(new));
         assert_eq!((s.slot(2, 0), s.slot(3, 1), s.used()), (entry_of(new), entry_of(all[SLOTS]), [14, 1, 14, 2]));
         all.push(new);
@@ -340,9 +340,9 @@ fn a_full_bucket_moves_an_entry_to_where_it_has_room() {
         }
         // One that goes leaves its place, and no other.
         let (at, hash) = all[3];
-        index::clear(&s.lines, TABLE, hash ^ 1 << 20, at + 1);
+        index::clear(&s.lines, TABLE, hash ^ 1 << 20, LineNo(at + 1));
         assert_eq!(s.words(), before, "of another record there is none");
-        index::clear(&s.lines, TABLE, hash, at);
+        index::clear(&s.lines, TABLE, hash, LineNo(at));
         assert!(all.iter().all(|one| s.has(*one) != (*one == all[3])));
         assert_eq!(s.used().iter().sum::<usize>(), 55);
         assert!(s.insert(new) && s.has(new));
@@ -353,22 +353,22 @@ fn a_full_bucket_moves_an_entry_to_where_it_has_room() {
 #[test]
 fn buckets_are_locked_once_each_and_unlocked() {
     let s = Small::new();
-    let lock = |bucket: u32| s.lines.at(FIRST + bucket).cell(7).load(Relaxed) & SESSION_BUCKET_LOCK != 0;
+    let lock = |bucket: u32| s.lines.at(LineNo(FIRST + bucket)).cell(7).load(Relaxed) & SESSION_BUCKET_LOCK != 0;
     let locks = || [0, 1, 2, 3].map(lock);
-    s.lines.at(FIRST + 2).cell(7).store(0x1234, Relaxed);
+    s.lines.at(LineNo(FIRST + 2)).cell(7).store(0x1234, Relaxed);
     for (wanted, want) in [
         ([3, 1, 1, 3], [false, true, false, true]),
         ([2, 2, 2, 2], [false, false, true, false]),
         ([3, 2, 1, 0], [true; 4]),
     ] {
-        let held = Locked::new(&s.lines, wanted.map(|n| FIRST + n));
+        let held = Locked::new(&s.lines, wanted.map(|n| LineNo(FIRST + n)));
         assert_eq!(locks(), want);
         drop(held);
         assert_eq!(locks(), [false; 4]);
     }
-    drop(Locked::new(&s.lines, [0; 4]));
-    assert_eq!(s.lines.at(0).cell(7).load(Relaxed), 0, "line 0 is none");
-    assert_eq!(s.lines.at(FIRST + 2).cell(7).load(Relaxed), 0x1234, "tags stay");
+    drop(Locked::new(&s.lines, [LineNo(0); 4]));
+    assert_eq!(s.lines.at(LineNo(0)).cell(7).load(Relaxed), 0, "line 0 is none");
+    assert_eq!(s.lines.at(LineNo(FIRST + 2)).cell(7).load(Relaxed), 0x1234, "tags stay");
 }
 
 /// Each bit of a tag and of a line has its place in a bucket, in every slot, and no neighbour's changes.
@@ -382,8 +382,8 @@ fn an_entry_is_read_as_it_was_put() {
         let i = rng.random_range(0..SLOTS);
         if rng.random() {
             let (tag, at) = (rng.random_range(0..512), rng.random_range(1..=SESSION_SLOT_LINE));
-            index::put(&bucket, i, tag, at);
-            twin[i] = Some((tag, at));
+            index::put(&bucket, i, tag, LineNo(at));
+            twin[i] = Some((tag, LineNo(at)));
         } else {
             bucket.cell32(i).store(0, Relaxed);
             twin[i] = None;
@@ -400,8 +400,8 @@ fn an_entry_belongs_where_its_key_leads_and_once() {
         let mut s = Small::new();
         let one = s.record(which, [1, 3]);
         let (at, tag) = (one.0, tag_of(one.1));
-        let put = |bucket: u32, i: usize, tag: u32| index::put(s.lines.at(FIRST + bucket), i, tag, at);
-        let none = |bucket: u32, i: usize| s.lines.at(FIRST + bucket).cell32(i).store(0, Relaxed);
+        let put = |bucket: u32, i: usize, tag: u32| index::put(s.lines.at(LineNo(FIRST + bucket)), i, tag, LineNo(at));
+        let none = |bucket: u32, i: usize| s.lines.at(LineNo(FIRST + bucket)).cell32(i).store(0, Relaxed);
         for (first, again) in [(0, 1), (0, 13), (5, 6), (12, 13)] {
             put(1, first, tag);
             put(1, again, tag);
@@ -422,7 +422,7 @@ fn an_entry_belongs_where_its_key_leads_and_once() {
         // Clearing one bucket tells whether there was one.
         put(3, 7, tag);
         put(3, 8, tag ^ 1);
-        let clear = |bucket: u32| index::clear_in(&s.lines, FIRST + bucket, one.1, at);
+        let clear = |bucket: u32| index::clear_in(&s.lines, LineNo(FIRST + bucket), one.1, LineNo(at));
         assert_eq!((clear(1), clear(3), clear(3)), (false, true, false));
         assert_eq!((s.slot(3, 7), s.slot(3, 8)), (None, Some((tag ^ 1, at))));
     }

@@ -148,8 +148,8 @@ fn garbage_is_sorted_out_or_refused_and_never_read_beyond() {
         let lines = t.shared_for_tests().0.lines;
         for _ in 0..200 << round {
             // Records, buckets, kinds and the root's words.
-            let line = lines.at(rng.random_range(0..lines.limit()));
-            let near = lines.at(rng.random_range(1..600));
+            let line = lines.at(LineNo(rng.random_range(0..lines.limit())));
+            let near = lines.at(LineNo(rng.random_range(1..600)));
             line.cell(rng.random_range(0..8)).store(rng.random(), Relaxed);
             near.cell(rng.random_range(0..8)).store(rng.random(), Relaxed);
         }

@@ -121,7 +121,7 @@ impl Tracker {
         for table in [shared.root(0x18), shared.root(0x20)] {
             let (first, n) = (table as u32, (table >> TABLE_REF_BUCKETS_SHIFT) as u32);
             for line in first..first + n {
-                let bucket = shared.lines.at(line);
+                let bucket = shared.lines.at(LineNo(line));
                 if bucket.0.iter().all(|word| word.load(Acquire) == 0) {
                     continue;
                 }
@@ -131,10 +131,10 @@ impl Tracker {
                     let state = shared.lines.at(at).cell(STATE).load(Acquire);
                     assert_ne!(state & SESSION_STATE_MASK, 0, "line {line} slot {i}: no session in line {at}");
                     let salt = shared.salt();
-                    assert!(crate::index::belongs(&shared.lines, salt, table, line, i), "line {line} slot {i}");
+                    assert!(crate::index::belongs(&shared.lines, salt, table, LineNo(line), i), "line {line} slot {i}");
                     let hashes = crate::index::hashes(&shared.lines, salt, at);
                     let fits = |h: &u64| {
-                        crate::table::tag_of(*h) == tag && crate::table::buckets_of(table, *h).contains(&line)
+                        crate::table::tag_of(*h) == tag && crate::table::buckets_of(table, *h).contains(&LineNo(line))
                     };
                     for (which, hash) in crate::key::distinct(&hashes).iter().enumerate() {
                         if fits(hash) {

@@ -321,18 +321,18 @@ fn the_queue_of_half_open_sessions_is_bounded_and_swept() {
     tenant.half_open.store(10, Relaxed);
     assert!(tenant.queue_is_low(), "an empty one");
     let requested = std::cell::Cell::new(0);
-    let odd = |at: u32, start: u32| {
+    let odd = |at: LineNo, start: u32| {
         requested.set(requested.get() + 1);
-        assert_eq!(start, at + 1);
-        at % 2 == 1
+        assert_eq!(start, at.0 + 1);
+        at.0 % 2 == 1
     };
     for at in 0..276 {
-        tenant.enqueue(at, at + 1, odd);
+        tenant.enqueue(LineNo(at), at + 1, odd);
         let len = tenant.queue().len() as u32;
         assert_eq!((len, requested.get()), (at + 1, 0), "20 and 256 may be stale");
     }
-    tenant.enqueue(276, 277, odd);
-    let queue: Vec<(u32, u32)> = tenant.queue().iter().copied().collect();
+    tenant.enqueue(LineNo(276), 277, odd);
+    let queue: Vec<(u32, u32)> = tenant.queue().iter().map(|(at, start)| (at.0, *start)).collect();
     assert_eq!((queue.len(), requested.get()), (139, 276));
     assert_eq!((&queue[..3], queue[138]), (&[(1, 2), (3, 4), (5, 6)][..], (276, 277)));
     // It is low while it is less than half of what is half-open, and less than half full.
@@ -344,11 +344,11 @@ fn the_queue_of_half_open_sessions_is_bounded_and_swept() {
         assert_eq!((have, tenant.queue_is_low()), (len, low), "{half_open}");
     }
     for at in 1000..3000 {
-        tenant.enqueue(at, at + 1, |_, _| panic!("many are half-open: nobody is asked"));
+        tenant.enqueue(LineNo(at), at + 1, |_, _| panic!("many are half-open: nobody is asked"));
         let len = tenant.queue().len();
         assert_eq!(tenant.queue_is_low(), len < 512, "{len}");
     }
-    let queue: Vec<(u32, u32)> = tenant.queue().iter().copied().collect();
+    let queue: Vec<(u32, u32)> = tenant.queue().iter().map(|(at, start)| (at.0, *start)).collect();
     assert_eq!((queue.len(), queue[0]), (1024, (1, 2)), "the oldest stay");
 }
 

@@ -25,9 +25,9 @@ fn copy(from: &Tracker) -> Arc<HeapMemory> {
     }
     for n in 0..shared.lines.limit() {
         for i in 0..8 {
-            let word = shared.lines.at(n).cell(i).load(Relaxed);
+            let word = shared.lines.at(LineNo(n)).cell(i).load(Relaxed);
             if word != 0 {
-                to.at(n).cell(i).store(word, Relaxed);
+                to.at(LineNo(n)).cell(i).store(word, Relaxed);
             }
         }
     }
@@ -199,7 +199,7 @@ fn damaged(damage: impl FnOnce(&World, &crate::record::Lines)) -> Result<(Tracke
 
 impl World {
     /// Bucket and slot of the entry of a session's first or second key.
-    fn entry(&self, n: usize, which: usize) -> (u32, usize) {
+    fn entry(&self, n: usize, which: usize) -> (LineNo, usize) {
         let (shared, _) = self.t.shared_for_tests();
         let (new, at) = &self.made[n];
         let hash = crate::key::hashes_of(new.owner, &new.inner, &new.outer, shared.salt())[which];
@@ -210,7 +210,7 @@ impl World {
     }
 
     fn at(&self, n: usize) -> u32 {
-        self.made[n].1 .0
+        (self.made[n].1 .0).0
     }
 }
 
@@ -218,13 +218,13 @@ impl World {
 fn what_a_kill_leaves_is_found_and_mended_to_the_last_entry() {
     let drop_entry = |w: &World, lines: &crate::record::Lines, n: usize, which: usize| {
         let (line, i) = w.entry(n, which);
-        lines.at(line).cell32(i).store(0, Relaxed);
+        lines.at(LineNo(line.0)).cell32(i).store(0, Relaxed);
     };
     assert_eq!(found(&|_, _| {}), [18, 0, 0, 0]);
     // Locks.
     let locked = |w: &World, lines: &crate::record::Lines| {
-        lines.at(w.entry(1, 0).0).cell(7).fetch_or(SESSION_BUCKET_LOCK, Relaxed);
-        lines.at(w.at(2)).cell(STATE).fetch_or(SESSION_LOCK, Relaxed);
+        lines.at(LineNo(w.entry(1, 0).0 .0)).cell(7).fetch_or(SESSION_BUCKET_LOCK, Relaxed);
+        lines.at(LineNo(w.at(2))).cell(STATE).fetch_or(SESSION_LOCK, Relaxed);
     };
     assert_eq!(found(&locked), [18, 0, 0, 0]);
     // Entries that are missing: of one key, of the other, of both, of a pair, of IPv6.
@@ -253,12 +253,12 @@ fn entries_without_their_session_are_cleared() {
     // Sessions that are gone: two entries each, of a pair one.
     for (n, dangling) in [(0, 2), (9, 2), (13, 2), (16, 1)] {
         let ended = |w: &World, lines: &crate::record::Lines| {
-            let state = lines.at(w.at(n)).cell(STATE);
+            let state = lines.at(LineNo(w.at(n))).cell(STATE);
             state.store(state.load(Relaxed) & !SESSION_STATE_MASK, Relaxed);
         };
         assert_eq!(found(&ended), [17, 0, dangling, 0], "{n}");
         let nonsense = |w: &World, lines: &crate::record::Lines| {
-            let state = lines.at(w.at(n)).cell(STATE);
+            let state = lines.at(LineNo(w.at(n))).cell(STATE);
             state.store(state.load(Relaxed) & !SESSION_STATE_MASK | 15, Relaxed);
         };
         assert_eq!(found(&nonsense), [17, 0, dangling, 0], "{n}");
@@ -266,7 +266,7 @@ fn entries_without_their_session_are_cleared() {
     // Of the other family.
     for n in [1, 12] {
         let other = |w: &World, lines: &crate::record::Lines| {
-            lines.at(w.at(n)).cell(STATE).fetch_xor(SESSION_V6, Relaxed);
+            lines.at(LineNo(w.at(n))).cell(STATE).fetch_xor(SESSION_V6, Relaxed);
         };
         assert_eq!(found(&other), [17, 0, 2, 0], "{n}");
     }
@@ -278,17 +278,20 @@ fn entries_that_lead_elsewhere_are_cleared_and_made_again() {
     let entry = |change: &dyn Fn(&World, &crate::record::Lines, u32, usize)| {
         found(&|w, lines| {
             let (line, i) = w.entry(4, 0);
-            change(w, lines, line, i);
+            change(w, lines, line.0, i);
         })
     };
     assert_eq!(
-        entry(&|_, lines, line, i| _ = lines.at(line).cell32(i).fetch_xor(1 << SESSION_SLOT_TAG_SHIFT, Relaxed)),
+        entry(&|_, lines, line, i| _ = lines.at(LineNo(line)).cell32(i).fetch_xor(1 << SESSION_SLOT_TAG_SHIFT, Relaxed)),
         [18, 1, 1, 0]
     );
-    assert_eq!(entry(&|_, lines, line, i| _ = lines.at(line).cell(7).fetch_xor(1 << (4 * i), Relaxed)), [18, 1, 1, 0]);
+    assert_eq!(
+        entry(&|_, lines, line, i| _ = lines.at(LineNo(line)).cell(7).fetch_xor(1 << (4 * i), Relaxed)),
+        [18, 1, 1, 0]
+    );
     let to = |at: u32| {
         move |w: &World, lines: &crate::record::Lines, line: u32, i: usize| {
-            let slot = lines.at(line).cell32(i);
+            let slot = lines.at(LineNo(line)).cell32(i);
             let at = if at == 0 { w.at(5) } else { at };
             slot.store(slot.load(Relaxed) & !SESSION_SLOT_LINE | at, Relaxed);
         }
@@ -297,8 +300,8 @@ fn entries_that_lead_elsewhere_are_cleared_and_made_again() {
         assert_eq!(entry(&to(at)), [18, 1, 1, 0], "{at}");
     }
     let twice = |w: &World, lines: &crate::record::Lines, line: u32, i: usize| {
-        let tag = crate::index::entry(lines.at(line), i).unwrap().0;
-        crate::index::put(lines.at(line), 13, tag, w.at(4));
+        let tag = crate::index::entry(lines.at(LineNo(line)), i).unwrap().0;
+        crate::index::put(lines.at(LineNo(line)), 13, tag, LineNo(w.at(4)));
     };
     assert_eq!(entry(&twice), [18, 0, 1, 0]);
 }
@@ -323,7 +326,7 @@ fn a_session_that_contradicts_another_goes() {
     // The same keys in another record, which has no entries; and one with the inner key of one and an outer key of its own.
     for part in [false, true] {
         let (t, found) = damaged(|w, lines| {
-            let (from, to) = (lines.at(w.at(0)), lines.at(50_000));
+            let (from, to) = (lines.at(LineNo(w.at(0))), lines.at(LineNo(50_000)));
             assert_eq!(lines.kind(0).load(Relaxed), SESSION_SEGMENT_V4);
             for i in 0..8 {
                 to.cell(i).store(from.cell(i).load(Relaxed), Relaxed);
@@ -334,7 +337,7 @@ fn a_session_that_contradicts_another_goes() {
         })
         .unwrap();
         assert_eq!(found, [18, 0, 0, 1]);
-        assert!(!t.info(SessionRef(50_000), S).is_some_and(|_| true), "it is gone");
+        assert!(!t.info(SessionRef(LineNo(50_000)), S).is_some_and(|_| true), "it is gone");
     }
 }
 
@@ -347,12 +350,14 @@ fn a_pair_or_an_ipv6_session_that_is_there_twice_goes() {
             let from = w.at(n);
             twin = from + 10_000;
             for (from, to) in [(from, twin), (from + 1, twin + 1)].into_iter().take(if n == 12 { 2 } else { 1 }) {
-                (0..8).for_each(|i| lines.at(to).cell(i).store(lines.at(from).cell(i).load(Relaxed), Relaxed));
+                (0..8).for_each(|i| {
+                    lines.at(LineNo(to)).cell(i).store(lines.at(LineNo(from)).cell(i).load(Relaxed), Relaxed)
+                });
             }
         })
         .unwrap();
         assert_eq!(found, [18, 0, 0, 1], "session {n}");
-        assert!(t.info(SessionRef(twin), S).is_none());
+        assert!(t.info(SessionRef(LineNo(twin)), S).is_none());
     }
 }
 
@@ -449,7 +454,7 @@ fn the_index_grows_when_it_must_and_in_the_steps_that_are_promised(case: (u32, u
             (0..(index >> TABLE_REF_BUCKETS_SHIFT) as u32)
                 .map(|n| {
                     (0..SESSION_SLOTS as usize)
-                        .filter(|i| crate::index::entry(shared.lines.at(index as u32 + n), *i).is_some())
+                        .filter(|i| crate::index::entry(shared.lines.at(LineNo(index as u32 + n)), *i).is_some())
                         .count()
                 })
                 .sum::<usize>()
@@ -459,7 +464,7 @@ fn the_index_grows_when_it_must_and_in_the_steps_that_are_promised(case: (u32, u
             (0..buckets)
                 .map(|n| {
                     (0..SESSION_SLOTS as usize)
-                        .filter(|i| crate::index::entry(shared.lines.at(begun as u32 + n), *i).is_some())
+                        .filter(|i| crate::index::entry(shared.lines.at(LineNo(begun as u32 + n)), *i).is_some())
                         .count()
                 })
                 .sum::<usize>()

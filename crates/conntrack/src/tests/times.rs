@@ -232,7 +232,7 @@ fn a_tracker_begins_anew_on_memory_that_was_used() {
     assert!(memory.segments() <= segments + 1, "one for the index");
     for port in 0..100 {
         let at = again.create(&udp(Vni(7), 5, port), S, &mut never).unwrap();
-        assert_eq!(at.0, u32::from(port) + 1);
+        assert_eq!(at.0, LineNo(u32::from(port) + 1));
     }
     // All that is left is used before there is more.
     let before = memory.segments();
@@ -474,7 +474,7 @@ fn a_record_that_was_refused_serves_its_own_family() {
         (0..3).for_each(|_| _ = t.expire(S, 1, &mut never));
         for (new, kind) in [(six(9), SESSION_SEGMENT_V6), (udp(Vni(7), 6, 9), SESSION_SEGMENT_V4)] {
             let at = t.create(&new, S, &mut never).unwrap().0;
-            assert_eq!(t.shared_for_tests().0.lines.kind(at / SEGMENT_LINES).load(Relaxed), kind, "{v6}: line {at}");
+            assert_eq!(t.shared_for_tests().0.lines.kind(at.0 / SEGMENT_LINES).load(Relaxed), kind, "{v6}: line {at}");
         }
         check(&t, S);
     }

@@ -48,7 +48,7 @@ fn sessions_go_over_to_another_layout_and_catch_up() {
         let mut out = moved.borrow_mut();
         out.clear();
         for (at, info) in all(&old, 6 * S) {
-            let base = at.0 as usize * 64;
+            let base = at.0 .0 as usize * 64;
             let record = lines.at(at.0).0.iter().map(|w| w.load(Relaxed)).collect::<Vec<_>>();
             for (name, to) in OTHER {
                 let field = SESSION_LAYOUTS[2].fields.iter().find(|f| f.name == *name).unwrap();
@@ -152,7 +152,8 @@ fn every_field_goes_over_and_later_ones_go_forward_only() {
         field: &field,
         root: &|at| Some(shared.root(at)),
         word: &|at| {
-            (at / 64 < lines.limit() as usize).then(|| lines.at((at / 64) as u32).cell(at / 8 % 8).load(Relaxed))
+            (at / 64 < lines.limit() as usize)
+                .then(|| lines.at(LineNo((at / 64) as u32)).cell(at / 8 % 8).load(Relaxed))
         },
         segments: lines.limit() / SEGMENT_LINES,
         segment_bytes: SEGMENT_BYTES as usize,

@@ -95,18 +95,18 @@ impl Tracker {
             for line in first..first + n {
                 // The records of buckets that come soon.
                 if line + 4 < first + n {
-                    let soon = lines.at(line + 4);
+                    let soon = lines.at(LineNo(line + 4));
                     for i in 0..SESSION_SLOTS as usize {
-                        lines.prefetch(soon.cell32(i).load(Relaxed) & SESSION_SLOT_LINE);
+                        lines.prefetch(LineNo(soon.cell32(i).load(Relaxed) & SESSION_SLOT_LINE));
                     }
                 }
-                let bucket = lines.at(line);
+                let bucket = lines.at(LineNo(line));
                 if bucket.cell(7).load(Relaxed) & SESSION_BUCKET_LOCK != 0 {
                     bucket.cell(7).fetch_and(!SESSION_BUCKET_LOCK, AcqRel);
                 }
                 for i in 0..SESSION_SLOTS as usize {
                     let Some((_, at)) = index::entry(bucket, i) else { continue };
-                    if !self.is_record(at) || !index::belongs(lines, self.salt, table, line, i) {
+                    if !self.is_record(at) || !index::belongs(lines, self.salt, table, LineNo(line), i) {
                         bucket.cell32(i).store(0, Release);
                         found.dangling += 1;
                     }
@@ -116,13 +116,13 @@ impl Tracker {
     }
 
     /// Whether a live session begins at this line.
-    fn is_record(&self, at: u32) -> bool {
+    fn is_record(&self, at: LineNo) -> bool {
         let word = self.shared.lines.at(at).cell(STATE).load(Acquire);
-        let live = State::from_number(word as u8) != State::None && at < self.shared.lines.limit() && at != 0;
+        let live = State::from_number(word as u8) != State::None && at.0 < self.shared.lines.limit() && at != LineNo(0);
         let v6 = word & SESSION_V6 != 0;
-        live && match self.shared.lines.kind(at / SEGMENT_LINES).load(Acquire) {
+        live && match self.shared.lines.kind(at.0 / SEGMENT_LINES).load(Acquire) {
             SESSION_SEGMENT_V4 => !v6,
-            SESSION_SEGMENT_V6 => v6 && at.is_multiple_of(2),
+            SESSION_SEGMENT_V6 => v6 && at.0.is_multiple_of(2),
             _ => false,
         }
     }
@@ -130,7 +130,7 @@ impl Tracker {
     /// Enters every session into quotas and wheel, completes its index entries, and finds the free records.
     fn adopt_records(&self, found: &mut Recovered, now: u64) {
         let lines = &self.shared.lines;
-        let mut half_open: BTreeMap<Vni, Vec<(u32, u32)>> = BTreeMap::new();
+        let mut half_open: BTreeMap<Vni, Vec<(LineNo, u32)>> = BTreeMap::new();
         let index = self.shared.root(INDEX);
         for n in 0..self.shared.memory.segments() {
             let step = match lines.kind(n).load(Acquire) {
@@ -142,20 +142,20 @@ impl Tracker {
             let mut free = Vec::new();
             for at in (first..end).step_by(step) {
                 let soon = at + BATCH;
-                if soon < end && self.is_record(soon) {
-                    for hash in index::hashes(lines, self.salt, soon) {
+                if soon < end && self.is_record(LineNo(soon)) {
+                    for hash in index::hashes(lines, self.salt, LineNo(soon)) {
                         buckets_of(index, hash).iter().for_each(|line| lines.prefetch(*line));
                     }
                 }
                 if at == 0 {
                     continue;
                 }
-                if !self.is_record(at) {
-                    lines.at(at).cell(STATE).store(0, Release);
-                    free.push(at);
+                if !self.is_record(LineNo(at)) {
+                    lines.at(LineNo(at)).cell(STATE).store(0, Release);
+                    free.push(LineNo(at));
                     continue;
                 }
-                self.adopt(at, &mut half_open, found, now);
+                self.adopt(LineNo(at), &mut half_open, found, now);
             }
             let mut alloc = self.alloc.lock();
             if n > 0 && free.len() == (end - first) as usize / step {
@@ -175,7 +175,7 @@ impl Tracker {
         }
     }
 
-    fn adopt(&self, at: u32, half_open: &mut BTreeMap<Vni, Vec<(u32, u32)>>, found: &mut Recovered, now: u64) {
+    fn adopt(&self, at: LineNo, half_open: &mut BTreeMap<Vni, Vec<(LineNo, u32)>>, found: &mut Recovered, now: u64) {
         let lines = &self.shared.lines;
         let record = self.shared.record(at);
         let mut word = record.state_word() & !SESSION_LOCK;
@@ -186,7 +186,7 @@ impl Tracker {
         let missing: Vec<u64> = crate::key::distinct(&hashes).iter().copied().filter(|h| !entered(*h)).collect();
         if !missing.is_empty() {
             // Its keys may have been given to another one, if this memory is garbage.
-            let other = |found: Option<u32>| found.is_some_and(|o| o != at);
+            let other = |found: Option<LineNo>| found.is_some_and(|o| o != at);
             let [first, second] = hashes.map(|h| self.shared.candidates(h));
             let taken = match record.owner() {
                 Owner::Filter => other(self.shared.find_pair(&first, &PairKey::of(inner, &outer))),
@@ -194,7 +194,7 @@ impl Tracker {
             };
             let enter = |h: &u64| {
                 let [a, b] = buckets_of(tables[0], *h);
-                let locked = Locked::new(lines, [a, b, 0, 0]);
+                let locked = Locked::new(lines, [a, b, LineNo(0), LineNo(0)]);
                 index::insert(&locked, lines, self.salt, tables[0], *h, at)
             };
             if taken || !missing.iter().all(enter) {

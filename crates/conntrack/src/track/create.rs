@@ -189,7 +189,7 @@ impl Tracker {
     }
 
     /// Fills everything but the state word, which is returned.
-    fn fill(&self, at: u32, new: &NewSession, word: u64, conn: Option<&Conn>, now: u64) -> u64 {
+    fn fill(&self, at: LineNo, new: &NewSession, word: u64, conn: Option<&Conn>, now: u64) -> u64 {
         let record = self.shared.record(at);
         let set = |i: usize, value: u64| record.line.cell(i).store(value, Relaxed);
         match (&new.inner, &new.outer) {
@@ -221,7 +221,7 @@ impl Tracker {
     /// Publishes a filled record: the session exists once its state word is stored.
     pub(super) fn enter(
         &self,
-        at: u32,
+        at: LineNo,
         (inner, outer, owner): (&InnerKey, &OuterKey, Owner),
         word: u64,
         hashes: &[u64; 2],
@@ -255,7 +255,7 @@ impl Tracker {
     }
 
     /// Whether this line holds the half-open session that began then.
-    pub(super) fn is_half_open(&self, at: u32, start: u32) -> bool {
+    pub(super) fn is_half_open(&self, at: LineNo, start: u32) -> bool {
         let word = self.shared.lines.at(at).cell(STATE).load(Acquire);
         (word >> SESSION_START_SHIFT) as u32 == start && State::from_number(word as u8).half_open()
     }

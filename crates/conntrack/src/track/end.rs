@@ -14,13 +14,13 @@ const STALE: usize = 64;
 /// What sessions that ended leave to be done, summed up.
 #[derive(Default)]
 pub(super) struct Tally {
-    records: Vec<(u32, bool)>,
+    records: Vec<(LineNo, bool)>,
     ended: [u64; 6],
 }
 
 impl Tracker {
     /// A copy of a session whose state word is `word`.
-    pub(super) fn copy(&self, at: u32, word: u64, now: u64) -> SessionInfo {
+    pub(super) fn copy(&self, at: LineNo, word: u64, now: u64) -> SessionInfo {
         let record = self.shared.record(at);
         SessionInfo {
             inner: record.inner(),
@@ -38,7 +38,7 @@ impl Tracker {
     /// Ends the session in this line if its state word satisfies `still`. False: it does not, or there is none.
     pub(super) fn end(
         &self,
-        at: u32,
+        at: LineNo,
         reason: EndReason,
         now: u64,
         still: impl Fn(u64) -> bool,
@@ -74,7 +74,7 @@ impl Tracker {
     pub(super) fn end_one(
         &self,
         _table: &RwLockReadGuard<'_, ()>,
-        at: u32,
+        at: LineNo,
         reason: EndReason,
         now: u64,
         still: impl Fn(u64) -> bool,
@@ -96,7 +96,7 @@ impl Tracker {
         let (lines, index) = (&self.shared.lines, self.shared.root(INDEX));
         let [[a, b], [c, d]] = hashes.map(|h| buckets_of(index, h));
         // Nearly always both keys lie in their first buckets.
-        let firsts = Locked::new(lines, [a, c, 0, 0]);
+        let firsts = Locked::new(lines, [a, c, LineNo(0), LineNo(0)]);
         let found = [(a, hashes[0]), (c, hashes[1])].map(|(line, hash)| index::clear_in(lines, line, hash, at));
         drop(firsts);
         if found != [true; 2] {
@@ -128,7 +128,7 @@ impl Tracker {
             let at = match vm {
                 None => queue.pop_front(),
                 Some(vm) => {
-                    let of_vm = |(at, start): &(u32, u32)| {
+                    let of_vm = |(at, start): &(LineNo, u32)| {
                         let inner = self.shared.record(*at).inner();
                         self.is_half_open(*at, *start) && vm_of(inner.vni(), inner.vm()) == *vm
                     };

@@ -29,17 +29,17 @@ impl Tracker {
     }
 
     /// Whether the fast path serves a session whose state word is `word`.
-    pub(super) fn is_fast(&self, at: u32, word: u64) -> bool {
+    pub(super) fn is_fast(&self, at: LineNo, word: u64) -> bool {
         is_offloadable(word) && !self.is_excluded(at)
     }
 
-    pub(crate) fn is_excluded(&self, at: u32) -> bool {
+    pub(crate) fn is_excluded(&self, at: LineNo) -> bool {
         let some = self.excluded_len.load(Acquire) != 0;
         some && self.excluded.read().contains(&at)
     }
 
     /// The session in this line has ended.
-    pub(super) fn forget_exclusion(&self, at: u32) {
+    pub(super) fn forget_exclusion(&self, at: LineNo) {
         if self.is_excluded(at) {
             let mut excluded = self.excluded_set();
             excluded.remove(&at);
@@ -47,7 +47,7 @@ impl Tracker {
         }
     }
 
-    fn excluded_set(&self) -> RwLockWriteGuard<'_, HashSet<u32, Mix>> {
+    fn excluded_set(&self) -> RwLockWriteGuard<'_, HashSet<LineNo, Mix>> {
         self.excluded.write()
     }
 }

@@ -18,8 +18,8 @@ const COPY: u32 = 4096;
 #[derive(Default)]
 pub(super) struct Due {
     opened: Opened,
-    batch: Vec<u32>,
-    up: Vec<u32>,
+    batch: Vec<LineNo>,
+    up: Vec<LineNo>,
     tally: Tally,
 }
 
@@ -36,8 +36,8 @@ pub(super) struct Recycle {
 const TWO_LINES: u32 = 1 << 31;
 
 impl Recycle {
-    pub(super) fn push(&mut self, at: u32, v6: bool) {
-        self.fresh.push(if v6 { at | TWO_LINES } else { at });
+    pub(super) fn push(&mut self, at: LineNo, v6: bool) {
+        self.fresh.push(if v6 { at.0 | TWO_LINES } else { at.0 });
     }
 
     pub(super) fn push_segments(&mut self, from: u32, to: u32) {
@@ -83,7 +83,15 @@ impl Tracker {
 
     /// Looks at the sessions of one batch. Returns how many ended. In a line: while a session ends, the buckets of the one [`BUCKETS_AHEAD`] places
     /// behind it are on their way, the tenant of the one [`TENANT_AHEAD`] places behind, and the record of the one [`AHEAD`] places behind.
-    fn look(&self, place: u8, batch: &[u32], up: &mut Vec<u32>, tally: &mut Tally, now: u64, ended: EndSink) -> u32 {
+    fn look(
+        &self,
+        place: u8,
+        batch: &[LineNo],
+        up: &mut Vec<LineNo>,
+        tally: &mut Tally,
+        now: u64,
+        ended: EndSink,
+    ) -> u32 {
         let lines = &self.shared.lines;
         let index = self.shared.root(INDEX);
         let table = self.table();
@@ -105,9 +113,9 @@ impl Tracker {
                     let inner = self.shared.record(at).inner();
                     self.quotas.prefetch_vm(&crate::quota::vm_of(inner.vni(), inner.vm()));
                 }
-                up.push(if due { at } else { 0 });
+                up.push(if due { at } else { LineNo(0) });
             }
-            let Some(&at) = up.get(i.wrapping_sub(AHEAD)).filter(|at| **at != 0) else { continue };
+            let Some(&at) = up.get(i.wrapping_sub(AHEAD)).filter(|at| **at != LineNo(0)) else { continue };
             let record = self.shared.record(at);
             let still =
                 |word: u64| (word >> SESSION_WHEEL_SHIFT) as u8 == place && self.due(&record, word, now).0 <= now;
@@ -124,7 +132,7 @@ impl Tracker {
     }
 
     /// Whether the time of a session is up whose entry was found in this place. If not, it is entered again.
-    fn time_is_up(&self, at: u32, place: u8, now: u64) -> bool {
+    fn time_is_up(&self, at: LineNo, place: u8, now: u64) -> bool {
         let record = self.shared.record(at);
         let word = record.state_word();
         if word & SESSION_STATE_MASK == 0 || (word >> SESSION_WHEEL_SHIFT) as u8 != place {
@@ -146,7 +154,7 @@ impl Tracker {
     }
 
     /// Enters a session whose entry was taken out of this place, unless somebody did so meanwhile.
-    fn again(&self, at: u32, place: u8, look: u64, now: u64) {
+    fn again(&self, at: LineNo, place: u8, look: u64, now: u64) {
         let state = self.shared.lines.at(at).cell(STATE);
         let to = self.wheel.place(look.max(now));
         let mut tries = 0;
@@ -186,7 +194,7 @@ impl Tracker {
         drop(recycle);
         for part in records.chunks(1024) {
             let mut alloc = self.alloc.lock();
-            part.iter().for_each(|at| alloc.give(at & TWO_LINES != 0, at & !TWO_LINES));
+            part.iter().for_each(|at| alloc.give(at & TWO_LINES != 0, LineNo(at & !TWO_LINES)));
         }
         let mut alloc = self.alloc.lock();
         for n in segments {

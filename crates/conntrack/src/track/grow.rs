@@ -41,7 +41,7 @@ impl Tracker {
         }
         let (first, n) = (old as u32, (old >> TABLE_REF_BUCKETS_SHIFT) as u32);
         for _ in 0..buckets.min(n - *next) {
-            if !self.copy_bucket(old, first + *next) {
+            if !self.copy_bucket(old, LineNo(first + *next)) {
                 return;
             }
             *next += 1;
@@ -56,11 +56,11 @@ impl Tracker {
     }
 
     /// Enters what a bucket of the old index holds into the new one. False: the new one has no room.
-    fn copy_bucket(&self, old: u64, from: u32) -> bool {
+    fn copy_bucket(&self, old: u64, from: LineNo) -> bool {
         let lines = &self.shared.lines;
         let bucket = lines.at(from);
         for i in 0..SESSION_SLOTS as usize {
-            lines.prefetch(bucket.cell32(i).load(Relaxed) & SESSION_SLOT_LINE);
+            lines.prefetch(LineNo(bucket.cell32(i).load(Relaxed) & SESSION_SLOT_LINE));
         }
         let _table = self.table.read();
         let new = self.shared.root(INDEX);
@@ -71,7 +71,7 @@ impl Tracker {
                     continue;
                 }
                 let [a, b] = buckets_of(new, hash);
-                let locked = Locked::new(lines, [a, b, 0, 0]);
+                let locked = Locked::new(lines, [a, b, LineNo(0), LineNo(0)]);
                 let lives = lines.at(at).cell(STATE).load(Acquire) & SESSION_STATE_MASK != 0;
                 if lives
                     && !index::has(lines, new, hash, at)

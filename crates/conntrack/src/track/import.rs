@@ -46,7 +46,7 @@ impl Tracker {
         Ok(SessionRef(at))
     }
 
-    fn fill_image(&self, at: u32, image: &Image, now: u64) -> u64 {
+    fn fill_image(&self, at: LineNo, image: &Image, now: u64) -> u64 {
         let (record, owner) = (self.shared.record(at), crate::Owner::of(image.state));
         let set = |i: usize, value: u64| record.line.cell(i).store(value, Relaxed);
         match (&image.inner, &image.outer) {

@@ -94,7 +94,7 @@ impl Tracker {
     }
 
     /// Another connection takes the place of this one; its state word.
-    fn reopen(&self, at: u32, record: &Record, word: u64, conn: &Conn, now: u64) -> u64 {
+    fn reopen(&self, at: LineNo, record: &Record, word: u64, conn: &Conn, now: u64) -> u64 {
         store_conn(record, conn);
         record.line.cell(COUNT).store(0, Relaxed);
         self.forget_spilled(at);
@@ -102,7 +102,7 @@ impl Tracker {
     }
 
     /// Makes another entry in the wheel if the time that a session has left became shorter than its entry is away.
-    fn retime(&self, at: u32, record: &Record, word: u64, now: u64) -> u64 {
+    fn retime(&self, at: LineNo, record: &Record, word: u64, now: u64) -> u64 {
         let (_, look) = self.due(record, word, now);
         let (old, new) = ((word >> SESSION_WHEEL_SHIFT) as u8, self.wheel.place(look));
         let base = self.wheel.place(0);
@@ -114,7 +114,7 @@ impl Tracker {
     }
 
     /// Keeps the numbers of half-open sessions and of those that the fast path serves, and the queue of the former.
-    fn transition(&self, record: &Record, at: u32, (old, new): (u64, u64), anew: bool) {
+    fn transition(&self, record: &Record, at: LineNo, (old, new): (u64, u64), anew: bool) {
         let [before, after] = [old, new].map(|word| State::from_number(word as u8));
         let half_open = before.half_open() != after.half_open() || anew;
         let fast = is_offloadable(old) != is_offloadable(new) && !self.is_excluded(at);

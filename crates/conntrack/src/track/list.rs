@@ -35,7 +35,7 @@ impl Tracker {
     }
 
     /// Visits the live sessions in the next `budget` lines. Returns where to go on, None at the end.
-    pub(super) fn walk(&self, from: Cursor, budget: u32, visit: &mut dyn FnMut(u32)) -> Option<Cursor> {
+    pub(super) fn walk(&self, from: Cursor, budget: u32, visit: &mut dyn FnMut(LineNo)) -> Option<Cursor> {
         let lines = &self.shared.lines;
         let mut at = from.0;
         for _ in 0..budget.max(1) {
@@ -44,15 +44,15 @@ impl Tracker {
             }
             match lines.kind(at / SEGMENT_LINES).load(Acquire) {
                 SESSION_SEGMENT_V4 => {
-                    if lines.at(at).cell(STATE).load(Acquire) & SESSION_STATE_MASK != 0 {
-                        visit(at);
+                    if lines.at(LineNo(at)).cell(STATE).load(Acquire) & SESSION_STATE_MASK != 0 {
+                        visit(LineNo(at));
                     }
                     at += 1;
                 }
                 SESSION_SEGMENT_V6 => {
                     at &= !1;
-                    if lines.at(at).cell(STATE).load(Acquire) & SESSION_STATE_MASK != 0 {
-                        visit(at);
+                    if lines.at(LineNo(at)).cell(STATE).load(Acquire) & SESSION_STATE_MASK != 0 {
+                        visit(LineNo(at));
                     }
                     at += 2;
                 }

@@ -65,10 +65,10 @@ pub struct Tracker {
     recycle: Mutex<expire::Recycle>,
     due: Mutex<expire::Due>,
     /// Counts that no longer fit their records.
-    spilled: Mutex<HashMap<u32, crate::Counts, Mix>>,
+    spilled: Mutex<HashMap<LineNo, crate::Counts, Mix>>,
     spilled_len: AtomicUsize,
     /// Sessions that the fast path never serves, whatever their state.
-    excluded: RwLock<HashSet<u32, Mix>>,
+    excluded: RwLock<HashSet<LineNo, Mix>>,
     excluded_len: AtomicUsize,
     /// Lines in use by sessions.
     lines_used: AtomicU64,
@@ -108,7 +108,7 @@ impl Tracker {
         }
         let segments = index_segments(u64::from(options.initial.min(options.sessions)));
         let first = alloc.take_index(shared, segments)?;
-        alloc.prepare_records(shared, options.initial.min(options.sessions), (first, segments))?;
+        alloc.prepare_records(shared, options.initial.min(options.sessions), (LineNo(first.0), segments))?;
         drop(alloc);
         root(INDEX).store(table_ref(first, segments), Release);
         tracker.publish();
@@ -208,10 +208,10 @@ impl Tracker {
         self.table.read()
     }
 
-    fn find_certainly(&self, hash: u64, find: impl Fn(&crate::Candidates) -> Option<u32>) -> Option<SessionRef> {
+    fn find_certainly(&self, hash: u64, find: impl Fn(&crate::Candidates) -> Option<LineNo>) -> Option<SessionRef> {
         let _table = self.table();
         let [a, b] = buckets_of(self.shared.root(INDEX), hash);
-        let _buckets = Locked::new(&self.shared.lines, [a, b, 0, 0]);
+        let _buckets = Locked::new(&self.shared.lines, [a, b, LineNo(0), LineNo(0)]);
         find(&self.shared.candidates(hash)).map(SessionRef)
     }
 
@@ -279,7 +279,7 @@ impl Tracker {
     }
 
     /// Adds a count that leaves its record.
-    fn spill(&self, at: u32, counts: crate::Counts) {
+    fn spill(&self, at: LineNo, counts: crate::Counts) {
         let mut spilled = self.spilled.lock();
         let sum = spilled.entry(at).or_default();
         sum.packets += counts.packets;
@@ -288,7 +288,7 @@ impl Tracker {
     }
 
     /// What was counted for a session in all.
-    fn counts(&self, at: u32, word: u64) -> crate::Counts {
+    fn counts(&self, at: LineNo, word: u64) -> crate::Counts {
         let mut counts = crate::Counts::of(word);
         if self.spilled_len.load(Acquire) != 0 {
             if let Some(more) = self.spilled.lock().get(&at) {
@@ -299,7 +299,7 @@ impl Tracker {
         counts
     }
 
-    fn forget_spilled(&self, at: u32) {
+    fn forget_spilled(&self, at: LineNo) {
         if self.spilled_len.load(Acquire) != 0 {
             let mut spilled = self.spilled.lock();
             spilled.remove(&at);
@@ -374,7 +374,7 @@ fn index_segments(sessions: u64) -> u32 {
     (sessions * 2 * 100).div_ceil(SEGMENT_SLOTS * index::LOAD_MAX).max(1) as u32
 }
 
-fn table_ref(first: u32, segments: u32) -> u64 {
+fn table_ref(first: LineNo, segments: u32) -> u64 {
     u64::from(segments * SEGMENT_LINES) << TABLE_REF_BUCKETS_SHIFT | u64::from(first)
 }
 

@@ -33,7 +33,7 @@ fn layout(kind: Kind) -> (u32, usize) {
 
 /// Word `i` of a bucket.
 fn word(s: &Store, line: u32, i: usize) -> u64 {
-    s.lines.at(line + i as u32 / 8).word(i % 8)
+    s.lines.at(LineNo(line + i as u32 / 8)).word(i % 8)
 }
 
 fn half(s: &Store, line: u32, i: usize) -> u64 {
@@ -105,24 +105,24 @@ impl Plain {
         for (bucket, chain) in self.chains.iter().enumerate() {
             let mut line = t.first + bucket as u32 * bucket_lines;
             for part in chain.chunks(slots) {
-                assert_ne!(line, 0, "the chain of bucket {bucket} is too short");
+                assert_ne!(line, LineNo(0), "the chain of bucket {bucket} is too short");
                 lines += bucket_lines;
                 for (slot, want) in part.iter().enumerate() {
                     match want.is_empty() {
-                        true => assert_eq!(word(s, line, slot), 0, "bucket {bucket}"),
-                        false => assert_eq!(slot_words(self.kind, s, line, slot), *want, "bucket {bucket}"),
+                        true => assert_eq!(word(s, line.0, slot), 0, "bucket {bucket}"),
+                        false => assert_eq!(slot_words(self.kind, s, line.0, slot), *want, "bucket {bucket}"),
                     }
                 }
-                line = next(self.kind, s, line);
+                line = LineNo(next(self.kind, s, line.0));
             }
-            assert_eq!(line, 0, "the chain of bucket {bucket} is too long");
+            assert_eq!(line, LineNo(0), "the chain of bucket {bucket} is too long");
         }
         assert_eq!(t.lines_used(), lines);
         let retired = s.retired.iter().map(|b| b.lines).sum::<u32>() + 2 * s.retired_pairs.len() as u32;
         assert_eq!(s.arena.used(), lines + retired + other_lines);
         let mut found = Vec::new();
         t.for_each(&s.lines, |place, key| found.push((place, key)));
-        assert!(found.iter().all(|(place, key)| word(s, place.line, place.slot) == *key));
+        assert!(found.iter().all(|(place, key)| word(s, place.line.0, place.slot) == *key));
         let entries = self.chains.iter().flatten().filter(|e| !e.is_empty()).map(|e| e[0]);
         assert!(found.into_iter().map(|(_, key)| key).eq(entries), "in the order of the chains");
     }
@@ -247,9 +247,9 @@ fn chains_fill_up_and_move_to_larger_arrays() {
                 // The old array and its chains, which were as long as a reader follows.
                 assert_eq!(s.retired.iter().filter(|b| b.lines == 16 * bucket_lines).count(), 1);
                 assert_eq!((t.staged(), t.publish(&s.root)), (true, true));
-                let small = s.retired.iter().filter(|b| b.lines == 1).map(|b| b.line);
-                let gone: BTreeSet<u32> = small.chain(s.retired_pairs.iter().copied()).collect();
-                let linked: BTreeSet<u32> = s.links.iter().map(|(_, line)| next(kind, &s, *line)).collect();
+                let small = s.retired.iter().filter(|b| b.lines == 1).map(|b| b.line.0);
+                let gone: BTreeSet<u32> = small.chain(s.retired_pairs.iter().map(|line| line.0)).collect();
+                let linked: BTreeSet<u32> = s.links.iter().map(|(_, line)| next(kind, &s, line.0)).collect();
                 assert_eq!(gone, linked);
                 assert!(s.links.iter().all(|(root, _)| *root == ROOT));
             }
@@ -352,7 +352,7 @@ fn empty_slots_are_never_found() {
     assert_eq!(t.find6(&s, Vni(0), (addr.0, addr.1 ^ 1), |_| true), None);
     t.clear(&s, place);
     // Its address is still there.
-    assert_eq!((word(&s, place.line, 4 + 2 * place.slot), t.find6(&s, Vni(0), addr, |_| true)), (addr.0, None));
+    assert_eq!((word(&s, place.line.0, 4 + 2 * place.slot), t.find6(&s, Vni(0), addr, |_| true)), (addr.0, None));
     let (mut s, mut t) = (store(), HashTable::new(Kind::Tenant, ROOT));
     t.stage(&mut s, 16).unwrap();
     let place =
@@ -383,7 +383,7 @@ fn vpcs_die_and_have_twins() {
             (0xfeed_0000 | place.slot as u32, old)
         );
         t.kill_tenant(&s.lines, place);
-        assert_eq!(word(&s, place.line, place.slot), old.key & !TENANT_VALID);
+        assert_eq!(word(&s, place.line.0, place.slot), old.key & !TENANT_VALID);
         assert_eq!((t.find_tenant(&s, e.vni), t.find_dead_tenant(&s, e.vni)), (Some(twin), Some(place)));
         assert_eq!((t.find_twin(&s, e.vni, key), t.entries()), (None, 13));
         t.clear(&s, place);
@@ -408,7 +408,7 @@ fn a_move_leaves_dead_entries_behind() {
                 (0, _) => t.set_state(&s, place, KEY_DYING),
                 (1, Kind::Vm4 | Kind::Vm6) => {
                     t.set_state(&s, place, KEY_VALID | KEY_ADDING | 2 << KEY_GENERATION_SHIFT);
-                    assert_eq!(word(&s, place.line, place.slot), e.words[0] | 0b1_0010);
+                    assert_eq!(word(&s, place.line.0, place.slot), e.words[0] | 0b1_0010);
                 }
                 _ => {}
             }
@@ -506,7 +506,7 @@ fn a_move_asks_for_the_lines_that_it_fills() {
     let mut want = Vec::new();
     for bucket in 8..16 {
         for slot in 0..3 {
-            let key = word(&s, old.first + bucket, slot);
+            let key = word(&s, (old.first + bucket).0, slot);
             if key != 0 {
                 let bucket = t.first + bucket_of(hash1(key & !0xff, SALT), 50);
                 want.push(std::ptr::from_ref(s.lines.at(bucket)) as usize);
@@ -540,15 +540,15 @@ fn a_line_that_was_linked_is_taken_away_again() {
         t.make_room(&mut s, samples(kind, 1, 1).iter().map(|e| e.hash)).unwrap();
         let (root, line) = s.links[0];
         assert_eq!((root, s.links.len(), t.overflow), (ROOT, 1, 1));
-        assert_ne!(next(kind, &s, line), 0);
+        assert_ne!(next(kind, &s, line.0), 0);
         assert_eq!(
-            (0..layout(kind).0 as usize * 8).filter(|i| word(&s, next(kind, &s, line), *i) != 0).count(),
+            (0..layout(kind).0 as usize * 8).filter(|i| word(&s, next(kind, &s, line.0), *i) != 0).count(),
             0,
             "a new line is empty"
         );
         t = before;
         t.shorten(&s.lines, line);
-        assert_eq!((next(kind, &s, line), t.lines_used()), (0, 16 * layout(kind).0));
+        assert_eq!((next(kind, &s, line.0), t.lines_used()), (0, 16 * layout(kind).0));
     }
 }
 
@@ -562,7 +562,7 @@ fn arrays_outside_the_memory_are_refused() {
         let lines = u64::from(layout(kind).0);
         let attach = |word: u64| {
             s.root.set(ROOT, word);
-            HashTable::attach(kind, ROOT, (&s.lines, &s.root), &mut |_| true).map(|t| (t.first, t.buckets))
+            HashTable::attach(kind, ROOT, (&s.lines, &s.root), &mut |_| true).map(|t| (t.first.0, t.buckets))
         };
         assert_eq!(attach(77), Some((77, 0)), "no buckets, no table");
         assert_eq!(attach(4 << 32 | (limit - 4 * lines)), Some(((limit - 4 * lines) as u32, 4)));

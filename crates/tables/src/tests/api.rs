@@ -48,8 +48,8 @@ fn memories_grow_by_segments_and_refuse_more_than_there_are() {
     }
     assert_eq!(twin.segments(), SEGMENTS_MAX, "another mapping sees the same memory");
     let last = memory::Lines::new(&shared);
-    last.at(last.limit() - 1).set(7, 42);
-    assert_eq!(memory::Lines::new(&twin).at(last.limit() - 1).word(7), 42);
+    last.at(LineNo(last.limit() - 1)).set(7, 42);
+    assert_eq!(memory::Lines::new(&twin).at(LineNo(last.limit() - 1)).word(7), 42);
     let slots: [*mut Stats; 2] = [shared.stats(), heap.stats()];
     assert!(slots.iter().all(|s| s.align_offset(64) == 0));
 }

@@ -21,9 +21,9 @@ pub(super) fn copy(memory: &dyn Memory) -> Arc<dyn Memory> {
     let ((from, to), (root, to_root)) =
         ((Lines::new(memory), Lines::new(&twin)), (RootRef::new(memory), RootRef::new(&twin)));
     for line in 0..from.limit() {
-        let words = from.at(line).snapshot();
+        let words = from.at(LineNo(line)).snapshot();
         if words != [0; 8] {
-            (0..8).for_each(|i| to.at(line).set(i, words[i]));
+            (0..8).for_each(|i| to.at(LineNo(line)).set(i, words[i]));
         }
     }
     (0..size_of::<Root>()).step_by(8).for_each(|at| to_root.set(at, root.get(at)));
@@ -117,14 +117,14 @@ impl History {
         for vm in vms.iter().filter(|id| *id % 3 == 0) {
             tables.count_vm(VmId(*vm), 1000 + u64::from(*vm));
             let line = tables.vm_cell_line(VmId(*vm));
-            *self.expected.counted.entry((line, *vm as usize % 8)).or_default() +=
+            *self.expected.counted.entry((line.0, *vm as usize % 8)).or_default() +=
                 1 << CELL_PACKETS_SHIFT | (1000 + u64::from(*vm));
         }
     }
 
     fn forget_counts(&mut self) {
         let lines = memory::Lines::new(&*self.memory);
-        std::mem::take(&mut self.expected.counted).into_keys().for_each(|(line, i)| lines.at(line).set(i, 0));
+        std::mem::take(&mut self.expected.counted).into_keys().for_each(|(line, i)| lines.at(LineNo(line)).set(i, 0));
     }
 
     /// Another writer takes a copy of the memory over, as it is now; it must remember what this one remembers when all is settled.

@@ -126,7 +126,7 @@ impl Writer {
             let mut make = |chunk: Chunk, lines: u32| {
                 let first = chunk.at(root);
                 if first.load(Ordering::Relaxed) == 0 {
-                    first.store(arena.alloc_zeroed(lines, 1, true)?, Ordering::Release);
+                    first.store(arena.alloc_zeroed(lines, 1, true)?.0, Ordering::Release);
                     made.push(chunk);
                 }
                 io::Result::Ok(())
@@ -229,17 +229,17 @@ impl Writer {
         if let Some(settings) = &t.change.settings {
             let old = filled.state.meter;
             let words = settings.meter.as_ref().map(|m| crate::meter::config_words(m));
-            let same = words.is_some_and(|w| old != 0 && self.store.lines.at(old).snapshot() == w);
+            let same = words.is_some_and(|w| old != LineNo(0) && self.store.lines.at(old).snapshot() == w);
             filled.meter = Some(match &words {
                 _ if same => old,
                 Some(words) => self.new_meter(words)?,
-                None => 0,
+                None => LineNo(0),
             });
         }
         Ok(())
     }
 
-    fn new_meter(&mut self, words: &[u64; 8]) -> io::Result<u32> {
+    fn new_meter(&mut self, words: &[u64; 8]) -> io::Result<LineNo> {
         let line = self.store.arena.alloc(2)?;
         self.store.lines.fill(line, words);
         self.store.lines.zero(line + 1, 1);

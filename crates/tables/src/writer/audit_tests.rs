@@ -85,7 +85,7 @@ pub(crate) fn audit(w: &Writer, model: &Model, expected: &Expected) {
 
 impl Audit<'_> {
     fn word(&self, line: u32, i: usize) -> u64 {
-        self.w.store.lines.at(line).0[i].load(Relaxed)
+        self.w.store.lines.at(LineNo(line)).0[i].load(Relaxed)
     }
 
     fn half(&self, line: u32, i: usize) -> u32 {
@@ -204,7 +204,7 @@ impl Audit<'_> {
             let want = [ident, 0, 0, u64::from(state.meter) << 32 | u64::from(v4), v6.0, v6.1, commits, policy];
             assert_eq!((0..8).map(|i| self.word(record, i)).collect::<Vec<_>>(), want, "record of {vni}");
             assert_eq!((state.gateway_mac, state.commits), (s.gateway_mac, commits));
-            assert_eq!(state.meter != 0, s.meter.is_some());
+            assert_eq!(state.meter != LineNo(0), s.meter.is_some());
             if let Some(spec) = &s.meter {
                 meters += 2;
                 assert_eq!(self.w.store.lines.at(state.meter).snapshot(), crate::meter::config_words(spec));
@@ -308,10 +308,10 @@ impl Audit<'_> {
                 let vm = &state.vms[mac];
                 assert!(vm.id != VmId(0) && self.vm_ids.insert(vm.id.0), "id of {mac:x} in {vni}");
                 assert_eq!(vm.nc, NcId(self.ncs[&spec.nc]));
-                assert_eq!(vm.meter != 0, spec.meter.is_some());
+                assert_eq!(vm.meter != LineNo(0), spec.meter.is_some());
                 let addresses = |all: &mut dyn Iterator<Item = IpAddr>| all.collect::<BTreeSet<_>>();
                 assert_eq!(addresses(&mut vm.addresses()), addresses(&mut spec.addresses()));
-                let value = (*mac, vm.id.0, vm.nc.0, if vm.meter != 0 { VM_FLAG_METERED } else { 0 });
+                let value = (*mac, vm.id.0, vm.nc.0, if vm.meter != LineNo(0) { VM_FLAG_METERED } else { 0 });
                 want.extend(spec.addresses().map(|a| ((*vni, a), value)));
                 if let Some(spec) = &spec.meter {
                     assert_eq!(self.w.store.lines.at(vm.meter).snapshot(), crate::meter::config_words(spec));
@@ -322,8 +322,8 @@ impl Audit<'_> {
         assert_eq!(have, want);
         let found = self.entries(&METERS, |_, (_, _, word)| hash1(word >> WORD_METER_SHIFT << WORD_METER_SHIFT, salt));
         assert_eq!(found.len(), meters.len());
-        let found: BTreeMap<u32, u32> =
-            found.iter().map(|(_, _, w)| ((w >> WORD_METER_SHIFT) as u32, *w as u32)).collect();
+        let found: BTreeMap<u32, LineNo> =
+            found.iter().map(|(_, _, w)| ((w >> WORD_METER_SHIFT) as u32, LineNo(*w as u32))).collect();
         assert_eq!(found, meters);
         *self.lines.entry("meters").or_default() += 2 * meters.len() as u64;
     }
@@ -372,7 +372,7 @@ impl Audit<'_> {
                 );
             };
             // Of a few thousand lines nearly all are zero, and need no look at each word.
-            let empty = |line: u32| self.w.store.lines.at(line).snapshot() == [0; 8];
+            let empty = |line: u32| self.w.store.lines.at(LineNo(line)).snapshot() == [0; 8];
             let cells = (0..2 << VM_CHUNK_SHIFT >> 3).filter(|at| vms != 0 && !empty(vms + at));
             for (at, i) in cells.flat_map(|at| (0..8).map(move |i| (at, i))) {
                 zero(vms + at, i, "cell or carries", n << VM_CHUNK_SHIFT | (8 * at + i as u32) % (1 << VM_CHUNK_SHIFT));

@@ -126,7 +126,7 @@ impl Writer {
             .map(|(mac, vm)| {
                 let mut addresses: Vec<IpAddr> = vm.addresses().collect();
                 addresses.sort_unstable();
-                VmDump { mac: *mac, id: vm.id, nc: self.nc_addr(vm.nc), addresses, metered: vm.meter != 0 }
+                VmDump { mac: *mac, id: vm.id, nc: self.nc_addr(vm.nc), addresses, metered: vm.meter != LineNo(0) }
             })
             .collect()
     }

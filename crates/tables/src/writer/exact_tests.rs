@@ -92,7 +92,7 @@ fn small() -> Writer {
 }
 
 fn image(w: &Writer, lines: std::ops::Range<u32>) -> Vec<[u64; 8]> {
-    lines.map(|l| w.store.lines.at(l).snapshot()).collect()
+    lines.map(|l| w.store.lines.at(LineNo(l)).snapshot()).collect()
 }
 
 fn attach(w: Writer) -> Result<Writer, AttachError> {
@@ -105,8 +105,8 @@ fn attach(w: Writer) -> Result<Writer, AttachError> {
 fn whatever_waits_is_something_that_waits() {
     let a = v4(1);
     let put: Vec<fn(&mut Pending, IpAddr)> = vec![
-        |p, _| p.blocks.push(Block { line: 1, lines: 1 }),
-        |p, _| p.pairs.push(2),
+        |p, _| p.blocks.push(Block { line: LineNo(1), lines: 1 }),
+        |p, _| p.pairs.push(LineNo(2)),
         |p, a| p.promote.push((Vni(1), a)),
         |p, a| p.kill.push((Vni(1), a)),
         |p, a| p.purge.push((Vni(1), a)),
@@ -238,7 +238,7 @@ fn chunks_are_made_where_ids_lie() {
         w.commit(&Commit { nc_add: (0..ncs).map(|n| v4(0x0a00_0000 + n)).collect(), ..Default::default() }).unwrap();
         assert_eq!(bytes(&w, "nc_records"), chunks * 4608 * 64);
         let (line, word) = (w.nc_line(NcId(ncs)), w.nc_word(NcId(ncs)));
-        let chunk = w.store.root.nc_chunk(ncs >> 12).load(std::sync::atomic::Ordering::Relaxed);
+        let chunk = LineNo(w.store.root.nc_chunk(ncs >> 12).load(std::sync::atomic::Ordering::Relaxed));
         assert_eq!((line, word), (chunk + 512 + ncs % 4096, (chunk + ncs % 4096 / 8, ncs as usize % 8)));
     }
 }
@@ -250,7 +250,7 @@ fn an_id_that_goes_takes_its_own_words_along() {
     let relaxed = std::sync::atomic::Ordering::Relaxed;
     let (tenants, vms) = (w.store.root.tenant_chunk(0).load(relaxed), w.store.root.vm_chunk(0).load(relaxed));
     let all = [tenants..tenants + 8192 + 3 * 512, vms..vms + 16_384];
-    all.iter().flat_map(|r| r.clone()).for_each(|l| w.store.lines.fill(l, &[u64::MAX; 8]));
+    all.iter().flat_map(|r| r.clone()).for_each(|l| w.store.lines.fill(LineNo(l), &[u64::MAX; 8]));
     let mut want = all.clone().map(|r| image(&w, r));
     for id in [1u32, 7, 8, 2049, 4095] {
         w.zero_tenant(VpcId(id));
@@ -258,7 +258,7 @@ fn an_id_that_goes_takes_its_own_words_along() {
         want[0][4096 + id as usize] = [0; 8];
         (0..3).for_each(|word| want[0][8192 + word * 512 + id as usize / 8][id as usize % 8] = 0);
         assert!(image(&w, all[0].clone()) == want[0], "VPC {id}");
-        assert_eq!(w.tenant_line(VpcId(id)), tenants + id);
+        assert_eq!(w.tenant_line(VpcId(id)), LineNo(tenants + id));
     }
     for id in [0u32, 9, 15, 65_535] {
         w.zero_vm_cell(VmId(id));
@@ -268,8 +268,8 @@ fn an_id_that_goes_takes_its_own_words_along() {
     assert!(image(&w, all[1].clone()) == want[1]);
     // Another chunk of VMs.
     let more = w.store.arena.alloc_zeroed(16_384, 1, true).unwrap();
-    w.store.root.vm_chunk(1).store(more, relaxed);
-    [0, 8191, 8192, 16_383].iter().for_each(|l| w.store.lines.fill(more + l, &[u64::MAX; 8]));
+    w.store.root.vm_chunk(1).store(more.0, relaxed);
+    [0, 8191, 8192, 16_383].into_iter().for_each(|l| w.store.lines.fill(more + l, &[u64::MAX; 8]));
     w.zero_vm_cell(VmId(65_536 + 3));
     w.zero_vm_cell(VmId(131_071));
     let words = [0, 8191, 8192, 16_383].map(|l| w.store.lines.at(more + l).snapshot().map(|w| w != 0));
@@ -300,7 +300,7 @@ fn an_nc_that_goes_leaves_nothing_behind() {
     };
     let (ids, used) = ([2, 4].map(|n| found(n).unwrap()), w.store.arena.used());
     assert!(w.bind_nc_group(nc(2), Some(group)) && w.bind_nc_group(nc(4), Some(group)) && !w.remove_group(group));
-    assert_eq!(ids.map(|id| t.nc(id).unwrap().group), [group.0; 2]);
+    assert_eq!(ids.map(|id| t.nc(id).unwrap().group), [LineNo(group.0); 2]);
     w.commit(&Commit { nc_remove: vec![nc(2), nc(4)], ..Default::default() }).unwrap();
     assert_eq!((found(2), found(4), w.tables.nc4.entries(), w.tables.nc6.entries()), (None, None, 1, 2));
     assert!(ids.iter().all(|id| t.nc(*id).is_some()), "a packet under way may still ask for it");
@@ -317,7 +317,7 @@ fn an_nc_that_goes_leaves_nothing_behind() {
     w.commit(&Commit { nc_add: vec![nc(4), nc(2)], ..Default::default() }).unwrap();
     let mut again = [found(2).unwrap(), found(4).unwrap()];
     again.sort_unstable();
-    assert_eq!((again, again.map(|id| t.nc(id).unwrap().group)), (ids, [0; 2]));
+    assert_eq!((again, again.map(|id| t.nc(id).unwrap().group)), (ids, [LineNo(0); 2]));
     assert_eq!(
         w.ncs().into_iter().map(|n| (n.0, n.2)).collect::<Vec<_>>(),
         [nc(1), nc(2), nc(3), nc(4)].map(|n| (n, None))
@@ -558,7 +558,7 @@ fn settings_change_word_by_word() {
         w.settle();
         let tenant = t.tenant(Vni(10)).unwrap();
         assert_eq!(
-            (t.tenant_meter(&tenant) != 0, w.head(Vni(10)).unwrap().metered, w.store.arena.used()),
+            (t.tenant_meter(&tenant) != LineNo(0), w.head(Vni(10)).unwrap().metered, w.store.arena.used()),
             (rate > 0, rate > 0, used + more),
             "{rate}"
         );

@@ -123,7 +123,7 @@ impl Default for WriterOptions {
 #[cfg_attr(test, derive(Clone, Debug, PartialEq))]
 struct Pending {
     blocks: Vec<Block>,
-    pairs: Vec<u32>,
+    pairs: Vec<LineNo>,
     /// Entries whose KEY_ADDING mark goes.
     promote: Vec<(Vni, IpAddr)>,
     /// Entries that go: dying ones, tombstones.
@@ -486,15 +486,15 @@ impl Writer {
         if first == 0 {
             return;
         }
-        let line = first + (id.0 & ((1 << VM_CHUNK_SHIFT) - 1)) / 8;
+        let line = LineNo(first) + (id.0 & ((1 << VM_CHUNK_SHIFT) - 1)) / 8;
         self.store.lines.at(line).set(id.0 as usize & 7, 0);
         self.store.lines.at(line + (1 << (VM_CHUNK_SHIFT - 3))).set(id.0 as usize & 7, 0);
     }
 
     /// Line of the record of a tenant; its state lies 2^12 lines behind.
-    fn tenant_line(&self, id: VpcId) -> u32 {
+    fn tenant_line(&self, id: VpcId) -> LineNo {
         let chunk = self.store.root.tenant_chunk(id.0 >> TENANT_CHUNK_SHIFT).load(std::sync::atomic::Ordering::Relaxed);
-        chunk + (id.0 & ((1 << TENANT_CHUNK_SHIFT) - 1))
+        LineNo(chunk) + (id.0 & ((1 << TENANT_CHUNK_SHIFT) - 1))
     }
 
     /// Clears the record, the state and the counters of a VPC id.
@@ -507,7 +507,7 @@ impl Writer {
         lines.zero(line, 1);
         lines.zero(line + (1 << TENANT_CHUNK_SHIFT), 1);
         for word in 0..self.tenant_words() {
-            let first = line - at + (2 << TENANT_CHUNK_SHIFT) + (word << (TENANT_CHUNK_SHIFT - 3));
+            let first = LineNo(line.0 - at) + (2 << TENANT_CHUNK_SHIFT) + (word << (TENANT_CHUNK_SHIFT - 3));
             lines.at(first + at / 8).set(at as usize & 7, 0);
         }
     }
@@ -528,15 +528,15 @@ impl Writer {
         self.nc_addrs[id.0 as usize] = addr;
     }
 
-    fn nc_line(&self, id: NcId) -> u32 {
+    fn nc_line(&self, id: NcId) -> LineNo {
         let chunk = self.store.root.nc_chunk(id.0 >> NC_CHUNK_SHIFT).load(std::sync::atomic::Ordering::Relaxed);
-        chunk + (1 << (NC_CHUNK_SHIFT - 3)) + (id.0 & ((1 << NC_CHUNK_SHIFT) - 1))
+        LineNo(chunk) + (1 << (NC_CHUNK_SHIFT - 3)) + (id.0 & ((1 << NC_CHUNK_SHIFT) - 1))
     }
 
     /// Line of the NC_WORD of an NC, and which word of it.
-    fn nc_word(&self, id: NcId) -> (u32, usize) {
+    fn nc_word(&self, id: NcId) -> (LineNo, usize) {
         let chunk = self.store.root.nc_chunk(id.0 >> NC_CHUNK_SHIFT).load(std::sync::atomic::Ordering::Relaxed);
-        (chunk + (id.0 & ((1 << NC_CHUNK_SHIFT) - 1)) / 8, id.0 as usize & 7)
+        (LineNo(chunk) + (id.0 & ((1 << NC_CHUNK_SHIFT) - 1)) / 8, id.0 as usize & 7)
     }
 
     /// How full everything is that has a limit.
@@ -546,7 +546,7 @@ impl Writer {
         let addresses = self.tables.vm4.entries() + self.tables.vm6.entries();
         let drops = self.store.root.get(root!(drops));
         let (first, lines) = (drops as u32, (drops >> TABLE_REF_BUCKETS_SHIFT) as u32);
-        let claimed = |line| (0..4).filter(|p| self.store.lines.at(line).word(p * 2) != 0).count() as u64;
+        let claimed = |line| (0..4).filter(|p| self.store.lines.at(LineNo(line)).word(p * 2) != 0).count() as u64;
         vec![
             level("tenants", self.tenants.len() as u64, u64::from(l.tenants)),
             level("routes", self.routes, l.routes),

@@ -42,10 +42,10 @@ struct Marks {
 
 impl Marks {
     fn take(&mut self, b: Block) -> bool {
-        if b.line == 0 || b.lines == 0 || b.line >= self.limit || b.lines > self.limit - b.line {
+        if b.line == LineNo(0) || b.lines == 0 || b.line.0 >= self.limit || b.lines > self.limit - b.line.0 {
             return false;
         }
-        for l in b.line..b.line + b.lines {
+        for l in b.line.0..b.line.0 + b.lines {
             let (word, bit) = (&mut self.seen[l as usize / 64], 1 << (l % 64));
             if *word & bit != 0 {
                 return false;
@@ -56,8 +56,8 @@ impl Marks {
         true
     }
 
-    fn has(&self, line: u32) -> bool {
-        line < self.limit && self.seen[line as usize / 64] >> (line % 64) & 1 != 0
+    fn has(&self, line: LineNo) -> bool {
+        line.0 < self.limit && self.seen[line.0 as usize / 64] >> (line.0 % 64) & 1 != 0
     }
 }
 
@@ -120,18 +120,19 @@ impl Writer {
         }
         self.tables = fresh;
         let drops = root.get(root!(drops));
-        let mut good = marks.take(Block { line: drops as u32, lines: (drops >> TABLE_REF_BUCKETS_SHIFT) as u32 });
+        let mut good =
+            marks.take(Block { line: LineNo(drops as u32), lines: (drops >> TABLE_REF_BUCKETS_SHIFT) as u32 });
         for chunk in 0..VM_CHUNKS_MAX {
-            let line = root.vm_chunk(chunk).load(Ordering::Relaxed);
-            good &= line == 0 || marks.take(Block { line, lines: VM_CHUNK_LINES });
+            let line = LineNo(root.vm_chunk(chunk).load(Ordering::Relaxed));
+            good &= line == LineNo(0) || marks.take(Block { line, lines: VM_CHUNK_LINES });
         }
         for chunk in 0..NC_CHUNKS_MAX {
-            let line = root.nc_chunk(chunk).load(Ordering::Relaxed);
-            good &= line == 0 || marks.take(Block { line, lines: NC_CHUNK_LINES });
+            let line = LineNo(root.nc_chunk(chunk).load(Ordering::Relaxed));
+            good &= line == LineNo(0) || marks.take(Block { line, lines: NC_CHUNK_LINES });
         }
         for chunk in 0..TENANT_CHUNKS_MAX {
-            let line = root.tenant_chunk(chunk).load(Ordering::Relaxed);
-            good &= line == 0 || marks.take(Block { line, lines: self.tenant_chunk_lines() });
+            let line = LineNo(root.tenant_chunk(chunk).load(Ordering::Relaxed));
+            good &= line == LineNo(0) || marks.take(Block { line, lines: self.tenant_chunk_lines() });
         }
         good.then_some(()).ok_or(AttachError::Corrupt { what: "drop counters or chunks" })
     }
@@ -158,8 +159,8 @@ impl Writer {
             next = id + 1;
             self.set_nc_addr(NcId(id), addr);
             self.ncs.insert(super::nc_key(addr), NcState { id: NcId(id), tenants: 0 });
-            let group = (word >> NC_GROUP_SHIFT) as u32 & ROOT_LINE_MASK;
-            if group != 0 && !marks.has(group) {
+            let group = LineNo((word >> NC_GROUP_SHIFT) as u32 & ROOT_LINE_MASK);
+            if group != LineNo(0) && !marks.has(group) {
                 let corrupt = || AttachError::Corrupt { what: "a next-hop group" };
                 self.find_group(group, marks).ok_or_else(corrupt)?;
             }
@@ -178,15 +179,15 @@ impl Writer {
         if !self.inline_blocks(&mut |b| marks.take(b)) {
             return Err(AttachError::Corrupt { what: "the trees of servers" });
         }
-        for group in [groups as u32, (groups >> 32) as u32] {
-            if group != 0 && !marks.has(group) {
+        for group in [LineNo(groups as u32), LineNo((groups >> 32) as u32)] {
+            if group != LineNo(0) && !marks.has(group) {
                 self.find_group(group, marks).ok_or(AttachError::Corrupt { what: "a next-hop group" })?;
             }
         }
         Ok(())
     }
 
-    fn find_group(&mut self, group: u32, marks: &mut Marks) -> Option<()> {
+    fn find_group(&mut self, group: LineNo, marks: &mut Marks) -> Option<()> {
         marks.take(Block { line: group, lines: 1 }).then_some(())?;
         let line = self.store.lines.at(group);
         // A group whose shrinking was interrupted holds its last member twice: the watcher sets it again.
@@ -194,9 +195,9 @@ impl Writer {
         for i in 0..line.half(0).min(GROUP_NEXTHOPS_MAX) as usize {
             let id = line.half(1 + i);
             members.push(NexthopId(id));
-            if !marks.has(id) {
-                marks.take(Block { line: id, lines: 1 }).then_some(())?;
-                let hop = self.store.lines.at(id);
+            if !marks.has(LineNo(id)) {
+                marks.take(Block { line: LineNo(id), lines: 1 }).then_some(())?;
+                let hop = self.store.lines.at(LineNo(id));
                 let addr = match (hop.word(3), hop.word(4)) {
                     (0, low) if low >> 32 == 0 => IpAddr::V4(Ipv4Addr::from_bits(low as u32)),
                     (hi, low) => IpAddr::V6(Ipv6Addr::from_bits(u128::from(hi) << 64 | u128::from(low))),
@@ -204,7 +205,7 @@ impl Writer {
                 self.underlay.insert_nexthop(IfIndex(hop.half(4)), addr, NexthopId(id));
             }
         }
-        self.underlay.insert_group(GroupId(group), members);
+        self.underlay.insert_group(GroupId(group.0), members);
         Some(())
     }
 
@@ -250,11 +251,11 @@ impl Writer {
                 id,
                 roots: entry.roots,
                 gateway_mac: (key & 0xffff) << 32 | u64::from(entry.mac),
-                meter: if key & TENANT_METERED != 0 { record.half(7) } else { 0 },
+                meter: if key & TENANT_METERED != 0 { LineNo(record.half(7)) } else { LineNo(0) },
                 commits: record.word(6),
                 ..Default::default()
             };
-            if state.meter != 0 && !marks.take(Block { line: state.meter, lines: 2 }) {
+            if state.meter != LineNo(0) && !marks.take(Block { line: state.meter, lines: 2 }) {
                 return Err(AttachError::Corrupt { what: "a meter block" });
             }
             self.find_trees(&mut state, marks)?;
@@ -342,13 +343,13 @@ impl Writer {
                 continue;
             };
             state.count_vm(NcId(nc), 1);
-            state.vms.insert(mac, Vm { id: VmId(id), nc: NcId(nc), v4, meter: 0, more });
+            state.vms.insert(mac, Vm { id: VmId(id), nc: NcId(nc), v4, meter: LineNo(0), more });
             self.vms += 1;
         }
         for state in self.tenants.values_mut() {
             // The first of each family is the one in the block.
             let chunk = self.store.root.tenant_chunk(state.id.0 >> TENANT_CHUNK_SHIFT).load(Ordering::Relaxed);
-            let block = self.store.lines.at(chunk + (state.id.0 & ((1 << TENANT_CHUNK_SHIFT) - 1)));
+            let block = self.store.lines.at(LineNo(chunk + (state.id.0 & ((1 << TENANT_CHUNK_SHIFT) - 1))));
             let first4 = IpAddr::V4(Ipv4Addr::from_bits(block.half(6)));
             let first6 = IpAddr::V6(Ipv6Addr::from_bits(u128::from(block.word(4)) << 64 | u128::from(block.word(5))));
             state.gateways.sort_unstable_by_key(|a| (*a != first4 && *a != first6, *a));
@@ -358,9 +359,9 @@ impl Writer {
     fn find_meters(&mut self, marks: &mut Marks, repairs: &mut Repairs) -> Result<(), AttachError> {
         let mut words = Vec::new();
         self.tables.vm_meters.for_each(&self.store.lines, |_, word| words.push(word));
-        let mut meters: FxMap<u32, u32> = FxMap::default();
+        let mut meters: FxMap<u32, LineNo> = FxMap::default();
         for word in words {
-            let (vm, line) = ((word >> WORD_METER_SHIFT) as u32, word as u32);
+            let (vm, line) = ((word >> WORD_METER_SHIFT) as u32, LineNo(word as u32));
             if !repairs.used_vms.contains(&vm) {
                 repairs.words.push((b'm', word));
                 continue;
@@ -372,7 +373,7 @@ impl Writer {
         }
         if !meters.is_empty() {
             for state in self.tenants.values_mut() {
-                state.vms.each_value_mut(|vm| vm.meter = meters.get(&vm.id.0).copied().unwrap_or(0));
+                state.vms.each_value_mut(|vm| vm.meter = meters.get(&vm.id.0).copied().unwrap_or_default());
             }
         }
         Ok(())

@@ -263,7 +263,7 @@ pub(crate) struct Vm {
     /// First IPv4 address, 0 if none.
     pub v4: u32,
     /// Line of its meter block, 0 if none.
-    pub meter: u32,
+    pub meter: LineNo,
     /// All other addresses.
     pub more: Option<Box<[IpAddr]>>,
 }
@@ -298,7 +298,7 @@ pub(crate) struct TenantState {
     pub roots: u64,
     pub gateway_mac: u64,
     pub gateways: Vec<IpAddr>,
-    pub meter: u32,
+    pub meter: LineNo,
     pub commits: u64,
     /// The prefixes below are what the trees hold; false after an attach, until the whole set is given again.
     pub routes_known: bool,
@@ -643,7 +643,7 @@ mod tests {
         }
         assert_eq!([3, 5, 7, 9, 4].map(|nc| t.may_send(NcId(nc))), [false, true, true, true, false]);
         t.roots = (5 << 26 | 77) | (3 << 26 | 1 << 30 | 99) << 32;
-        assert_eq!((t.top(0), t.top(1)), (Top { line: 77, levels: 5 }, Top { line: 99, levels: 3 }));
+        assert_eq!((t.top(0), t.top(1)), (Top { line: LineNo(77), levels: 5 }, Top { line: LineNo(99), levels: 3 }));
         assert_eq!((t.simple(0), t.simple(1)), (false, true));
         t.routes4.insert((0, 0), 1);
         t.routes6.insert((0, 0), 1);
@@ -664,7 +664,7 @@ mod tests {
             let split = Vm::split(all.iter().copied());
             assert_eq!((split.0, split.1.as_deref().unwrap_or_default()), (v4, &more[..]));
             assert_eq!(split.1.is_some(), !more.is_empty());
-            let vm = Vm { id: VmId(1), nc: NcId(1), v4, meter: 0, more: split.1 };
+            let vm = Vm { id: VmId(1), nc: NcId(1), v4, meter: LineNo(0), more: split.1 };
             let back: Vec<IpAddr> = vm.addresses().collect();
             assert_eq!(back.len(), all.len());
             assert!(all.iter().all(|a| back.contains(a)) && (v4 == 0 || back[0].is_ipv4()));

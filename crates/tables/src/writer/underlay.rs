@@ -68,7 +68,7 @@ impl Writer {
         let smac_mtu = spec.smac & MAC_MASK | u64::from(spec.mtu) << 48;
         let neighbour = (spec.ifindex, spec.addr);
         if let Some(id) = id.filter(|id| self.underlay.nexthops.get(id) == Some(&neighbour)) {
-            let line = self.store.lines.at(id.0);
+            let line = self.store.lines.at(LineNo(id.0));
             // Not ready first, ready last: a reader must not send with half of a change.
             if dmac & NEXTHOP_READY == 0 {
                 line.set(0, dmac);
@@ -83,8 +83,8 @@ impl Writer {
             IpAddr::V6(a) => super::halves(a.to_bits()),
         };
         self.store.lines.fill(line, &[dmac, smac_mtu, u64::from(spec.ifindex), hi, lo, 0, 0, 0]);
-        self.underlay.insert_nexthop(spec.ifindex, spec.addr, NexthopId(line));
-        Ok(NexthopId(line))
+        self.underlay.insert_nexthop(spec.ifindex, spec.addr, NexthopId(line.0));
+        Ok(NexthopId(line.0))
     }
 
     /// Removes a next hop that no group contains any more; its line is free after a grace period. False if some group
@@ -102,15 +102,15 @@ impl Writer {
                 self.underlay.by_neighbour.insert(neighbour, *other);
             }
         }
-        self.store.lines.at(id.0).set(0, 0);
-        self.pending.blocks.push(Block { line: id.0, lines: 1 });
+        self.store.lines.at(LineNo(id.0)).set(0, 0);
+        self.pending.blocks.push(Block { line: LineNo(id.0), lines: 1 });
         true
     }
 
     /// Every next hop.
     pub fn nexthops(&self) -> Vec<(NexthopId, NexthopSpec)> {
         let spec = |id: &NexthopId, (ifindex, addr): &(IfIndex, IpAddr)| {
-            let line = self.store.lines.at(id.0);
+            let line = self.store.lines.at(LineNo(id.0));
             let dmac = line.word(0);
             let ready = dmac & NEXTHOP_READY != 0;
             NexthopSpec {
@@ -137,12 +137,12 @@ impl Writer {
             None => {
                 let line = self.store.arena.alloc(1)?;
                 self.store.lines.zero(line, 1);
-                let id = GroupId(line);
+                let id = GroupId(line.0);
                 self.underlay.groups.insert(id, Vec::new());
                 id
             }
         };
-        let line = self.store.lines.at(id.0);
+        let line = self.store.lines.at(LineNo(id.0));
         let mut now = self.underlay.groups.remove(&id).unwrap_or_default();
         // What is wanted and not there yet; of what is there, which places stay.
         let mut fresh = wanted;
@@ -191,7 +191,7 @@ impl Writer {
         if used || self.internet_uses(id) || self.underlay.groups.remove(&id).is_none() {
             return false;
         }
-        self.pending.blocks.push(Block { line: id.0, lines: 1 });
+        self.pending.blocks.push(Block { line: LineNo(id.0), lines: 1 });
         true
     }
 

@@ -34,7 +34,7 @@ pub(super) struct Filled {
     pub before: Before,
     pub trees: [NewTree; 2],
     /// Meter block by its new settings, 0 = none; None if it gets no settings.
-    pub meter: Option<u32>,
+    pub meter: Option<LineNo>,
 }
 
 /// What fill changes of a VPC's state, as it was.
@@ -253,7 +253,7 @@ impl Writer {
             [(root.vm_chunk(0), super::apply::VM_CHUNK_LINES), (root.tenant_chunk(0), self.tenant_chunk_lines())]
         {
             let first = first.load(Ordering::Relaxed);
-            chunks.extend((first..first + n).filter(|_| first != 0).map(|l| lines.at(l).snapshot()));
+            chunks.extend((first..first + n).filter(|_| first != 0).map(|l| lines.at(LineNo(l)).snapshot()));
         }
         Snapshot {
             tenants: self.tenants.iter().map(|(vni, t)| (*vni, (**t).clone())).collect(),

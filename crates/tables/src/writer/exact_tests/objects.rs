@@ -9,14 +9,14 @@ fn meters_of_vms_come_and_go() {
     let mut w = small();
     // The lines that it will get are dirty.
     let dirty = w.store.arena.alloc(2).unwrap();
-    (dirty..dirty + 2).for_each(|l| w.store.lines.fill(l, &[u64::MAX; 8]));
+    (0..2).for_each(|l| w.store.lines.fill(dirty + l, &[u64::MAX; 8]));
     w.store.arena.free(Block { line: dirty, lines: 2 });
     let (t, used) = (w.tables(), w.store.arena.used());
     let step = |w: &mut Writer, vms: Vec<VmSpec>| {
         w.commit(&of(vec![TenantChange { vm_replace: true, vm_add: vms, ..on(Vni(10)) }])).unwrap();
         w.settle();
         let dump = w.dump(Vni(10)).unwrap();
-        dump.vms.iter().map(|vm| (vm.mac & 0xff, vm.metered, t.vm_meter(vm.id) != 0)).collect::<Vec<_>>()
+        dump.vms.iter().map(|vm| (vm.mac & 0xff, vm.metered, t.vm_meter(vm.id) != LineNo(0))).collect::<Vec<_>>()
     };
     assert_eq!(step(&mut w, vec![vm(1, 1), metered(vm(2, 1))]), [(1, false, false), (2, true, true)]);
     let table = w.tables.vm_meters.lines_used();
@@ -84,25 +84,28 @@ fn next_hops_and_groups_are_whole_lines() {
     };
     let six = v6(0xfe80 << 112 | 5);
     let a = w.put_nexthop(None, &spec(1, six)).unwrap();
-    assert_eq!(a.0, dirty);
+    assert_eq!(a.0, dirty.0);
     let words = |w: &Writer, line| w.store.lines.at(line).snapshot();
     let ready = 1 << 48;
-    assert_eq!(words(&w, a.0), [0x0203_0405_0601 | ready, 9000 << 48 | 0x0605_0403_0201, 8, 0xfe80 << 48, 5, 0, 0, 0]);
+    assert_eq!(
+        words(&w, LineNo(a.0)),
+        [0x0203_0405_0601 | ready, 9000 << 48 | 0x0605_0403_0201, 8, 0xfe80 << 48, 5, 0, 0, 0]
+    );
     // To be not ready first, to be ready last.
     let half = NexthopSpec { dmac: None, mtu: 1400, ..spec(1, six) };
     assert_eq!(dies_after(1, || w.put_nexthop(Some(a), &half).is_ok()).0, None);
-    assert_eq!(words(&w, a.0)[..2], [0, 9000 << 48 | 0x0605_0403_0201]);
+    assert_eq!(words(&w, LineNo(a.0))[..2], [0, 9000 << 48 | 0x0605_0403_0201]);
     w.put_nexthop(Some(a), &half).unwrap();
-    assert_eq!(words(&w, a.0)[..2], [0, 1400 << 48 | 0x0605_0403_0201]);
+    assert_eq!(words(&w, LineNo(a.0))[..2], [0, 1400 << 48 | 0x0605_0403_0201]);
     assert_eq!(w.nexthops(), [(a, NexthopSpec { smac: 0x0605_0403_0201, ..half })]);
     assert_eq!(dies_after(1, || w.put_nexthop(Some(a), &spec(1, six)).is_ok()).0, None);
-    assert_eq!(words(&w, a.0)[..2], [0, 9000 << 48 | 0x0605_0403_0201]);
+    assert_eq!(words(&w, LineNo(a.0))[..2], [0, 9000 << 48 | 0x0605_0403_0201]);
     w.put_nexthop(Some(a), &spec(1, six)).unwrap();
-    assert_eq!(words(&w, a.0)[0], 0x0203_0405_0601 | ready);
+    assert_eq!(words(&w, LineNo(a.0))[0], 0x0203_0405_0601 | ready);
     // Another neighbour is another next hop; so is one that nobody has.
     let b = w.put_nexthop(Some(a), &spec(2, v4(77))).unwrap();
     let c = w.put_nexthop(Some(NexthopId(12_345)), &spec(3, v4(78))).unwrap();
-    assert!(a != b && b != c && words(&w, b.0)[3..5] == [0, 77]);
+    assert!(a != b && b != c && words(&w, LineNo(b.0))[3..5] == [0, 77]);
     assert_eq!(w.nexthops().iter().map(|n| n.0).collect::<Vec<_>>(), {
         let mut all = vec![a, b, c];
         all.sort_unstable();
@@ -112,11 +115,11 @@ fn next_hops_and_groups_are_whole_lines() {
     w.store.lines.fill(dirty, &[u64::MAX; 8]);
     w.store.arena.free(Block { line: dirty, lines: 1 });
     let g = w.set_group(None, &[b]).unwrap();
-    assert_eq!((g.0, words(&w, g.0)), (dirty, [1 | u64::from(b.0) << 32, 0, 0, 0, 0, 0, 0, 0]));
+    assert_eq!((g.0, words(&w, LineNo(g.0))), (dirty.0, [1 | u64::from(b.0) << 32, 0, 0, 0, 0, 0, 0, 0]));
     let members = |w: &Writer, g: GroupId| {
-        (0..=w.store.lines.at(g.0).half(0) as usize)
+        (0..=w.store.lines.at(LineNo(g.0)).half(0) as usize)
             .skip(1)
-            .map(|i| NexthopId(w.store.lines.at(g.0).half(i)))
+            .map(|i| NexthopId(w.store.lines.at(LineNo(g.0)).half(i)))
             .collect::<Vec<_>>()
     };
     for (set, want) in [
@@ -142,7 +145,7 @@ fn next_hops_and_groups_are_whole_lines() {
     assert!(w.bind_nc_group(nc(1), Some(g)) && !w.bind_nc_group(v4(5), Some(g)));
     assert_eq!([g, h, i, GroupId(1)].map(|x| w.remove_group(x)), [false, false, true, false]);
     assert_eq!([a, b, c, NexthopId(1)].map(|x| w.remove_nexthop(x)), [false, true, false, false]);
-    assert_eq!(words(&w, b.0)[0], 0, "not ready any more");
+    assert_eq!(words(&w, LineNo(b.0))[0], 0, "not ready any more");
     let (line, at) = w.nc_word(w.ncs[&nc_key(nc(1))].id);
     assert_eq!(w.store.lines.at(line).word(at), 0xc0a8_0001 << 32 | u64::from(g.0) << NC_GROUP_SHIFT | NC_VALID);
     assert!(w.bind_nc_group(nc(1), None));

@@ -169,7 +169,7 @@ fn a_writer_finds_groups_and_next_hops() {
         };
         match n {
             0 => w.store.root.set(root!(internet), u64::from(bad)),
-            _ => w.store.lines.at(group.0).set_half(1, bad),
+            _ => w.store.lines.at(LineNo(group.0)).set_half(1, bad),
         }
         let e = attach(w).err();
         // A line that is taken is no next hop of its own: it is not taken again.
@@ -230,7 +230,7 @@ fn what_contradicts_itself_is_refused() {
     };
     let id = |w: &Writer, vni: Vni| w.dump(vni).unwrap().vms[0].id;
     assert_eq!(what(&|w| word(w, id(w, Vni(10)).0, 1)), "a VM's meter block");
-    assert_eq!(what(&|w| word(w, id(w, Vni(10)).0, w.tables().vm_meter(id(w, Vni(20))))), "a VM's meter block");
+    assert_eq!(what(&|w| word(w, id(w, Vni(10)).0, (w.tables().vm_meter(id(w, Vni(20)))).0)), "a VM's meter block");
     assert_eq!(what(&|w| w.store.root.set(root!(drops), 1 << 32)), "drop counters or chunks");
     for chunk in ["vm", "nc", "tenant"] {
         let spoil = |w: &mut Writer| {
