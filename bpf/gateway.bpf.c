@@ -184,4 +184,27 @@ int tunny_gateway(struct xdp_md *ctx)
 	return likely(end < 0) ? -end : tunny_finish(ctx, e, end);
 }
 
+/*
+ * Tells the counts of the lines in one chunk of this CPU's flow cache, whose number is the frame's first word. User space runs it on each CPU
+ * before it reads the counts of VPCs and VMs.
+ */
+SEC("xdp")
+int tunny_gather(struct xdp_md *ctx)
+{
+	void *p = front(ctx);
+	__u32 cpu = cpu_number(), chunk;
+
+	if (p + 4 > behind(ctx))
+		return XDP_PASS;
+	chunk = *(__u32 *)p;
+	for (__u32 i = 0; tunny_flow.chunks && chunk < tunny_flow.chunks && i < TUNNY_FLOW_CHUNK_LINES; i++) {
+		struct tunny_flow_line *line = flow_line_at(cpu, chunk, i);
+
+		if (!line)
+			break;
+		tunny_flow_tell(line, cpu);
+	}
+	return XDP_PASS;
+}
+
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

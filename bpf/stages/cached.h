@@ -184,25 +184,34 @@ static __always_inline int plain_flow(const struct packet *p)
 	       !(p->vm.flags & TUNNY_VM_FLAG_METERED) && !p->nc_v6 && p->hops <= 1;
 }
 
-/* Adds what a line has sent on to the counts of its VPC and VM. */
+/*
+ * Adds what a line has sent on to the counts of its VPC and VM. The program of the line's own CPU calls it, and on that CPU tunny_gather, into
+ * which a packet may break before Linux 6.11: so each step is one instruction, and what turns out to be of another line by then goes back.
+ */
 __noinline int tunny_flow_tell(struct tunny_flow_line *line, __u32 slot)
 {
 	struct tunny_root *root = map_value(&tunny_root, 0);
 	__u32 tenant, vm, at;
-	__u64 count, before, *cells;
+	__u64 addresses, rest, count, before, *cells;
 
-	if (!line || !root)
+	if (!line || !root || !READ_ONCE(line->count))
 		return 0;
-	count = line->count;
-	if (!count)
+	addresses = READ_ONCE(line->addresses);
+	rest = READ_ONCE(line->rest);
+	tenant = READ_ONCE(line->versions) >> TUNNY_FLOW_TENANT_SHIFT | READ_ONCE(line->nexthop) >> TUNNY_FLOW_TENANT_HIGH_SHIFT << 16;
+	vm = READ_ONCE(line->vni) >> TUNNY_FLOW_VM_SHIFT | (__u32)READ_ONCE(line->vm_high) << 8;
+	count = __sync_lock_test_and_set(&line->count, 0);
+	if (unlikely(READ_ONCE(line->addresses) != addresses || READ_ONCE(line->rest) != rest)) {
+		__sync_fetch_and_add(&line->count, count);
 		return 0;
-	line->count = 0;
-	tenant = line->versions >> TUNNY_FLOW_TENANT_SHIFT | line->nexthop >> TUNNY_FLOW_TENANT_HIGH_SHIFT << 16;
-	vm = line->vni >> TUNNY_FLOW_VM_SHIFT | (__u32)line->vm_high << 8;
+	}
 	at = tenant_words_line(root, tenant / 8, slot);
 	cells = at ? line_at(at) : NULL;
-	if (cells)
-		add_to_tenant(root, cells, tenant, slot, count);
+	if (cells) {
+		before = __sync_fetch_and_add(&cells[tenant & 7], count);
+		if (unlikely(before & TUNNY_CELL_SPILL_MASK))
+			tunny_carry(at, tenant_record(root, tenant) + (1 << TUNNY_TENANT_CHUNK_SHIFT), (tenant & 7) | 2 << 3);
+	}
 	at = cell_line(root, vm >> 3);
 	cells = at ? line_at(at) : NULL;
 	if (!cells)

@@ -48,9 +48,9 @@ static __always_inline void sample(struct packet *p)
 }
 
 /* A word that belongs to the slot alone takes a plain addition; if there are more slots than words, an atomic one. */
-static __always_inline void add_to_tenant(const struct tunny_root *root, __u64 *cells, __u32 id, __u32 slot, __u64 add)
+static __always_inline void count_tenant(const struct tunny_root *root, __u64 *cells, __u32 id, __u32 slot, __u32 bytes)
 {
-	__u64 before, *cell = cells + (id & 7);
+	__u64 before, add = 1ULL << TUNNY_CELL_PACKETS_SHIFT | bytes, *cell = cells + (id & 7);
 
 	if (unlikely(root->slots > root->tenant_words)) {
 		before = __sync_fetch_and_add(cell, add);
@@ -61,11 +61,6 @@ static __always_inline void add_to_tenant(const struct tunny_root *root, __u64 *
 	if (unlikely(before & TUNNY_CELL_SPILL_MASK))
 		tunny_carry(tenant_words_line(root, id / 8, slot), tenant_record(root, id) + (1 << TUNNY_TENANT_CHUNK_SHIFT),
 			    (id & 7) | 2 << 3);
-}
-
-static __always_inline void count_tenant(const struct tunny_root *root, __u64 *cells, __u32 id, __u32 slot, __u32 bytes)
-{
-	add_to_tenant(root, cells, id, slot, 1ULL << TUNNY_CELL_PACKETS_SHIFT | bytes);
 }
 
 static __always_inline void count_vm(struct packet *p)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
  * Migrate_Tbl: which prefixes of connections the software path judges, with a counter of bytes for each entry. Its layout is described in
- * crate abi, states.rs; crates/states/src/migrate_tbl.rs is the same in Rust. Asked only while the state table's root says that there are entries.
+ * crate abi, states.rs; crates/conntrack-compact/src/migrate_tbl.rs is the same in Rust. Asked only while the state table's root says that there are entries.
  */
 #ifndef TUNNY_MIGRATE_H
 #define TUNNY_MIGRATE_H

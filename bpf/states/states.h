@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
  * State tables as the fast path sees them: exact, compact or digest, told by the root's magic. Layouts and hashes are
- * described in crate abi, states.rs; crates/states/src/reader.rs is the same in Rust, and a test in crate xdp compares both.
+ * described in crate abi, states.rs; crates/conntrack-compact/src/reader.rs is the same in Rust, and a test in crate xdp compares both.
  */
 #ifndef TUNNY_STATES_H
 #define TUNNY_STATES_H

@@ -41,11 +41,10 @@ static __always_inline __u32 flow_chunk_skip(void)
 	return -value_offset() & 127;
 }
 
-/* One of the two places of a flow in a CPU's cache, which are numbers 0 and 1. NULL: there is none. */
-static __always_inline struct tunny_flow_line *flow_line(__u32 cpu, __u64 hash, __u32 number)
+/* A line of a chunk of a CPU's cache. NULL: there is none. */
+static __always_inline struct tunny_flow_line *flow_line_at(__u32 cpu, __u32 number, __u32 at)
 {
-	void *chunk = map_value(&tunny_flow_cache, cpu * tunny_flow.chunks + tunny_bucket_of(hash, tunny_flow.chunks));
-	__u32 at = 2 * tunny_bucket_of(hash << 32, TUNNY_FLOW_CHUNK_LINES / 2) | number;
+	void *chunk = map_value(&tunny_flow_cache, cpu * tunny_flow.chunks + number);
 
 	if (!chunk)
 		return NULL;
@@ -56,6 +55,12 @@ static __always_inline struct tunny_flow_line *flow_line(__u32 cpu, __u64 hash, 
 	if (at >= TUNNY_FLOW_CHUNK_LINES)
 		return NULL;
 	return chunk + flow_chunk_skip() + at * TUNNY_LINE_BYTES;
+}
+
+/* One of the two places of a flow in a CPU's cache, which are numbers 0 and 1. NULL: there is none. */
+static __always_inline struct tunny_flow_line *flow_line(__u32 cpu, __u64 hash, __u32 number)
+{
+	return flow_line_at(cpu, tunny_bucket_of(hash, tunny_flow.chunks), 2 * tunny_bucket_of(hash << 32, TUNNY_FLOW_CHUNK_LINES / 2) | number);
 }
 
 static __always_inline int flow_is(const struct tunny_flow_line *line, __u64 addresses, __u64 rest)

@@ -266,7 +266,7 @@ static __always_inline __u32 window_bytes(__u32 window, __u32 scale)
 
 /*
  * A segment that lies in the windows moves the stored numbers forward, and says that the connection lives. The same rules as
- * session::tcp::in_window and Record::progress; `in`: it goes to the VM.
+ * conntrack::tcp::in_window and Record::progress; `in`: it goes to the VM.
  */
 static __always_inline int session_progress(struct tunny_session_record *r, __u64 state, const struct segment *s, int in)
 {

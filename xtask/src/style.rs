@@ -9,7 +9,18 @@ const UNSAFE_CRATES: &[&str] = &["memory", "tables", "xdp", "node", "lab", "benc
 
 /// Crates whose library code does no I/O and reads no clock: time and randomness come in as arguments.
 const PURE_CRATES: &[&str] = &[
-    "abi", "wire", "memory", "tables", "filter", "gateway", "session", "states", "pipeline", "cache", "chip", "figures",
+    "abi",
+    "wire",
+    "memory",
+    "tables",
+    "filter",
+    "gateway",
+    "conntrack",
+    "conntrack-compact",
+    "pipeline",
+    "cache",
+    "chip",
+    "figures",
 ];
 
 /// What no pure crate may name.
@@ -35,8 +46,8 @@ const RANKS: &[(&str, u32)] = &[
     ("store", 3),
     ("filter", 1),
     ("underlay", 3),
-    ("session", 3),
-    ("states", 4),
+    ("conntrack", 3),
+    ("conntrack-compact", 4),
     ("pipeline", 2),
     ("cache", 3),
     ("gateway", 5),

@@ -5,6 +5,7 @@
 
 use std::fmt;
 use std::num::TryFromIntError;
+use std::ops::{Add, AddAssign, Sub};
 
 macro_rules! numbers {
     ($($(#[doc = $doc:literal])+ $Name:ident;)+) => {
@@ -47,6 +48,59 @@ macro_rules! numbers {
 numbers! {
     /// A VXLAN network identifier, 24 bits (RFC 7348, section 5): it names a VPC in packets.
     Vni;
+    /// The number of a VPC in the tables, where its record and its counters are; 0 is none.
+    VpcId;
+    /// The number of a VM in the tables, where its counters and its meter are; 0 is none.
+    VmId;
+    /// The number of an NC in the tables, where its address and its group of next hops are; 0 is none.
+    NcId;
+    /// The kernel's number of a network interface, 1 and up (RFC 3493, section 4); 0 is none.
+    IfIndex;
+    /// The number of a 64-byte line in a memory; 0 is none.
+    LineNo;
+}
+
+impl LineNo {
+    /// The line so many behind this one. It wraps: what garbage leads to is an empty line, never a panic.
+    #[inline(always)]
+    pub fn wrapping_add(self, lines: u32) -> LineNo {
+        LineNo(self.0.wrapping_add(lines))
+    }
+}
+
+impl Add<u32> for LineNo {
+    type Output = LineNo;
+
+    #[inline(always)]
+    fn add(self, lines: u32) -> LineNo {
+        LineNo(self.0 + lines)
+    }
+}
+
+impl AddAssign<u32> for LineNo {
+    #[inline(always)]
+    fn add_assign(&mut self, lines: u32) {
+        self.0 += lines;
+    }
+}
+
+impl Sub<u32> for LineNo {
+    type Output = LineNo;
+
+    #[inline(always)]
+    fn sub(self, lines: u32) -> LineNo {
+        LineNo(self.0 - lines)
+    }
+}
+
+/// The lines from one to another.
+impl Sub for LineNo {
+    type Output = u32;
+
+    #[inline(always)]
+    fn sub(self, first: LineNo) -> u32 {
+        self.0 - first.0
+    }
 }
 
 /// For numbers of documents, which are read as 64 bits.
@@ -68,5 +122,13 @@ mod tests {
         assert_eq!((Vni::from(7), u32::from(Vni(7)), u64::from(Vni(7))), (Vni(7), 7, 7));
         assert_eq!((Vni::try_from(7u64), Vni::try_from(1u64 << 32).is_err()), (Ok(Vni(7)), true));
         assert_eq!((size_of::<Option<Vni>>(), size_of::<Vni>()), (8, 4));
+    }
+
+    #[test]
+    fn lines_are_counted_from_one_to_another() {
+        let mut line = LineNo(7) + 3;
+        line += 2;
+        assert_eq!((line, line - 5, line - LineNo(7)), (LineNo(12), LineNo(7), 5));
+        assert_eq!(LineNo(u32::MAX).wrapping_add(3), LineNo(2));
     }
 }

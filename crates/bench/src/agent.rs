@@ -8,10 +8,10 @@
 use crate::report::round;
 use crate::{Context, Error, Goal, Report};
 use abi::Vni;
+use conntrack_compact::message::Begin;
+use conntrack_compact::*;
 use node::agent::link::{AgentLink, Hearers, Target};
 use node::agent::serve::{Listening, Options};
-use states::message::Begin;
-use states::*;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;

@@ -7,9 +7,9 @@
 //! TUNNY_BENCH_CONNECTIONS lowers 10⁸, for machines with little memory.
 use crate::report::round;
 use crate::{Context, Error, Goal, Report};
+use conntrack_compact::*;
 use figures::{Line, Plot};
 use serde_json::json;
-use states::*;
 use std::sync::Arc;
 
 /// Bits of an entry of the paper's collision table: a full IPv4 key (chip model, `chip::cofilter`).

@@ -10,10 +10,10 @@ use crate::setup::BpfNode;
 use crate::workload::{write_ported, Vm, Workload, FIRST_VNI, PACKET_SLOT};
 use crate::{cpu, report, stats, Context, Error, Goal, Report};
 use abi::{Vni, POLICY_EPOCH_SHIFT, POLICY_FILTER};
+use conntrack::{Direction, L4View, NewSession, Options, Owner, PairKey, Tracker};
+use conntrack_compact::{Adopted, Backing, Key, Shared, Spec, TableKind, Timeouts};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_xoshiro::SplitMix64;
-use session::{Direction, L4View, NewSession, Options, Owner, PairKey, Tracker};
-use states::{Adopted, Backing, Key, Shared, Spec, TableKind, Timeouts};
 use std::net::{IpAddr, Ipv4Addr};
 
 const NOW: u64 = 1_000_000_000_000;

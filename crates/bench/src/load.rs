@@ -5,7 +5,7 @@ use crate::snapshot;
 use crate::user::UserRunner;
 use crate::workload::{Workload, FIRST_VNI, FRAME, PACKET_SLOT};
 use crate::{cpu, report, stats, Context, Error, Goal, Report};
-use abi::Vni;
+use abi::{IfIndex, Vni};
 use gateway::{Batch, Frame, Gateway, Verdict, HEADROOM};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
@@ -78,7 +78,7 @@ pub fn entry_bytes(context: &Context) -> Result<Report, Error> {
         let workload = Workload::region(100_000, 10, 4096, context.seed + n as u64);
         let memory = tables::HeapMemory::new().map_err(Error::io("reserving memory"))?;
         let mut writer = setup::writer(std::sync::Arc::new(memory))?;
-        setup::load(&mut writer, &workload, 1)?;
+        setup::load(&mut writer, &workload, IfIndex(1))?;
         samples.push(writer.bytes_used() as f64 / (workload.routes.len() + workload.vms.len()) as f64);
         by_table = writer.bytes_by_table();
     }
@@ -268,7 +268,7 @@ pub(crate) fn watch(
     while !stop.load(Ordering::Relaxed) {
         buffer[HEADROOM..HEADROOM + FRAME].copy_from_slice(&packet[..FRAME]);
         let mut batch = Batch::new();
-        let _ = batch.push(Frame::new(&mut buffer, HEADROOM, FRAME, 1));
+        let _ = batch.push(Frame::new(&mut buffer, HEADROOM, FRAME, IfIndex(1)));
         gateway.process(&mut batch, start.elapsed().as_nanos() as u64 + 1);
         let forwarded = wanted(batch.frames()[0].verdict);
         if last != Some(forwarded) {

@@ -10,10 +10,10 @@ use crate::memory::MissCost;
 use crate::setup::BpfNode;
 use crate::workload::{nc_address, Vm, Workload, FIRST_VNI, GATEWAY_MAC, PACKET_SLOT, ROUTER_MAC, UPLINK_MAC, VTEP};
 use crate::{cpu, report, stats, Context, Error, Goal, Report};
-use abi::{Vni, POLICY_EPOCH_SHIFT, POLICY_NAT};
+use abi::{IfIndex, Vni, POLICY_EPOCH_SHIFT, POLICY_NAT};
+use conntrack::{Direction, InnerKey, L4View, NewSession, Options, OuterKey, Owner, Tracker};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::SplitMix64;
-use session::{Direction, InnerKey, L4View, NewSession, Options, OuterKey, Owner, Tracker};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use tables::{Commit, Prefix, PublicPrefix, Route, RoutesChange, Target, TenantChange};
@@ -147,7 +147,7 @@ impl NatDriver {
         let (frame, mut out) = (vec![0u8; bytes], [0u8; 512]);
         let drive = self.object.program("drive_nat")?;
         let time = cpu::thread_time();
-        let options = RunOptions { repeat: runs, ifindex: 1, ..RunOptions::default() };
+        let options = RunOptions { repeat: runs, ifindex: IfIndex(1), ..RunOptions::default() };
         let (verdict, _, _) = run_program(drive, &frame, &mut out, options)?;
         let time = cpu::thread_time() - time;
         if verdict != XDP_TX {

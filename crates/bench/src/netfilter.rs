@@ -9,9 +9,9 @@ use crate::rig::{Interval, Side};
 use crate::setup::{self, BpfNode};
 use crate::workload::{Workload, PACKET_SLOT};
 use crate::{linux, report, stats, Context, Error, Goal, Report};
+use conntrack::{Options, Tracker};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_xoshiro::SplitMix64;
-use session::{Options, Tracker};
 use std::time::Duration;
 
 const NOW: u64 = 1_000_000_000_000;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Network namespaces of a bench's own, removed when dropped.
 use crate::Error;
+use abi::IfIndex;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
@@ -97,11 +98,12 @@ impl Netns {
     }
 
     /// Number of an interface in it.
-    pub fn ifindex(&self, interface: &str) -> Result<u32, Error> {
+    pub fn ifindex(&self, interface: &str) -> Result<IfIndex, Error> {
         let text = self.ip(&format!("-o link show dev {interface}"))?;
         text.split(':')
             .next()
             .and_then(|n| n.trim().parse().ok())
+            .map(IfIndex)
             .ok_or_else(|| Error::Failed { what: format!("looking up interface {interface}"), why: text.clone() })
     }
 }

@@ -9,10 +9,10 @@ use crate::setup;
 use crate::user::{forward_staged, BATCH, BUFFER};
 use crate::workload::{Workload, FIRST_VNI, FRAME, PACKET_SLOT};
 use crate::{cpu, Context, Error, Goal, Report};
-use abi::Vni;
+use abi::{IfIndex, Vni};
+use conntrack::nat::{Filtering, NatSpec, PoolSpec, SnatSpec, Translator};
+use conntrack::{HeapMemory, Options, SessionMemory, TenantLimits, Tracker};
 use gateway::{Batch, Connections, Frame, Gateway, Verdict, HEADROOM};
-use session::nat::{Filtering, NatSpec, PoolSpec, SnatSpec, Translator};
-use session::{HeapMemory, Options, SessionMemory, TenantLimits, Tracker};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use tables::{Commit, Prefix, PublicPrefix, Route, RoutesChange, Target, TenantChange, Writer};
@@ -40,7 +40,7 @@ fn internet(workload: &Workload, connections: u32, salt: u64) -> Result<(Writer,
     writer.commit(&commit).map_err(Error::failed("a commit"))?;
     let router = std::net::IpAddr::V4(Ipv4Addr::from_bits(crate::workload::VTEP & !0xff | 253));
     let (dmac, smac) = (Some(crate::workload::ROUTER_MAC), crate::workload::UPLINK_MAC);
-    let spec = tables::NexthopSpec { addr: router, ifindex: 1, dmac, smac, mtu: 1500 };
+    let spec = tables::NexthopSpec { addr: router, ifindex: IfIndex(1), dmac, smac, mtu: 1500 };
     let nexthop = writer.set_nexthop(&spec).map_err(Error::io("writing a next hop"))?;
     let group = writer.set_group(None, &[nexthop]).map_err(Error::io("writing a group"))?;
     writer.set_internet(Some(group), None);
@@ -123,7 +123,7 @@ fn through(gateway: &mut Gateway, frames: &Frames, ns: &mut u64) -> Result<Frame
         let mut batch = Batch::new();
         for (frame, buffer) in part.iter().zip(buffers.chunks_exact_mut(BUFFER)) {
             buffer[HEADROOM..HEADROOM + frame.len()].copy_from_slice(frame);
-            let _ = batch.push(Frame::new(buffer, HEADROOM, frame.len(), 1));
+            let _ = batch.push(Frame::new(buffer, HEADROOM, frame.len(), IfIndex(1)));
         }
         gateway.process(&mut batch, 1_000_000_000);
         *ns += cpu::thread_time() - begin;

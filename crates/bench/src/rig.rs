@@ -12,6 +12,7 @@ use crate::traffic::{
 };
 use crate::workload::{FRAME, INNER_FRAME, PACKET_SLOT, ROUTER_MAC, UPLINK_MAC};
 use crate::{cpu, Error};
+use abi::IfIndex;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -117,7 +118,7 @@ pub struct Side {
     /// The gateway's port.
     pub port: String,
     far: String,
-    far_index: u32,
+    far_index: IfIndex,
     frames: Frames,
     traffic: Traffic,
     sink: Option<OwnedFd>,

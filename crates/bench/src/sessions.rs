@@ -5,7 +5,9 @@
 //! number is taken where memory is short, and said (`sessions`); TUNNY_BENCH_SESSIONS sets it.
 use crate::{cpu, Context, Error, Goal, Report};
 use abi::Vni;
-use session::{Direction, HeapMemory, InnerKey, L4View, NewSession, Options, OuterKey, Owner, SessionMemory, Tracker};
+use conntrack::{
+    Direction, HeapMemory, InnerKey, L4View, NewSession, Options, OuterKey, Owner, SessionMemory, Tracker,
+};
 use std::sync::Arc;
 
 /// Sessions of a full run.

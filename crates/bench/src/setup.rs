@@ -3,7 +3,7 @@
 use crate::rig::{Frames, Side};
 use crate::workload::{nc_address, Workload, FIRST_VNI, GATEWAY_MAC, ROUTER_MAC, UPLINK_MAC, VTEP};
 use crate::{cpu, Error};
-use abi::Vni;
+use abi::{IfIndex, Vni};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -83,11 +83,11 @@ impl BpfNode {
         };
         let flow_lines = std::env::var("TUNNY_FLOW_LINES").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
         let engine = XdpEngine::open_or_create(&xdp::Options { object, flow_lines, ..Default::default() });
-        BpfNode::with(engine.map_err(Error::failed("loading the XDP program"))?, workload, 1)
+        BpfNode::with(engine.map_err(Error::failed("loading the XDP program"))?, workload, IfIndex(1))
     }
 
     /// A node on an engine that is there, whose packets leave by `ifindex`.
-    pub fn with(engine: XdpEngine, workload: &Workload, ifindex: u32) -> Result<BpfNode, Error> {
+    pub fn with(engine: XdpEngine, workload: &Workload, ifindex: IfIndex) -> Result<BpfNode, Error> {
         let mut writer = writer(engine.memory())?;
         let load_seconds = load(&mut writer, workload, ifindex)?;
         Ok(BpfNode { engine, writer, load_seconds, _link: None })
@@ -113,7 +113,7 @@ impl BpfNode {
 pub fn heap(workload: &Workload) -> Result<(Writer, f64), Error> {
     let memory = HeapMemory::new().map_err(Error::io("reserving table memory"))?;
     let mut writer = writer(Arc::new(memory))?;
-    let seconds = load(&mut writer, workload, 1)?;
+    let seconds = load(&mut writer, workload, IfIndex(1))?;
     Ok((writer, seconds))
 }
 
@@ -125,7 +125,7 @@ pub fn writer(memory: Arc<dyn Memory>) -> Result<Writer, Error> {
 
 /// Loads a workload whose NCs all lie behind one router on `ifindex`, a part of the VPCs at a time. Returns the seconds that the
 /// commits took; making the commits is not counted.
-pub fn load(writer: &mut Writer, workload: &Workload, ifindex: u32) -> Result<f64, Error> {
+pub fn load(writer: &mut Writer, workload: &Workload, ifindex: IfIndex) -> Result<f64, Error> {
     // Commits of at most this many VPCs bound the memory for parsed input of very large workloads.
     const PART: u32 = 1 << 18;
     let vms_each = (workload.vms.len() / workload.vpcs as usize).max(1) as u32;
@@ -144,7 +144,7 @@ pub fn load(writer: &mut Writer, workload: &Workload, ifindex: u32) -> Result<f6
 }
 
 /// One router that leads to every NC.
-pub fn underlay(writer: &mut Writer, workload: &Workload, ifindex: u32) -> Result<(), Error> {
+pub fn underlay(writer: &mut Writer, workload: &Workload, ifindex: IfIndex) -> Result<(), Error> {
     let router = v4(VTEP & !0xff | 254);
     let spec = NexthopSpec { addr: router, ifindex, dmac: Some(ROUTER_MAC), smac: UPLINK_MAC, mtu: 1500 };
     let nexthop = writer.set_nexthop(&spec).map_err(Error::io("writing a next hop"))?;

@@ -5,6 +5,7 @@ use crate::memory::MissCost;
 use crate::setup::{self, BpfNode};
 use crate::workload::{Workload, FRAME, PACKET_SLOT};
 use crate::{cpu, report, Context, Error, Goal, Report};
+use abi::IfIndex;
 use gateway::{Batch, Frame, Gateway, Verdict, HEADROOM};
 use std::time::{Duration, Instant};
 use tables::Tables;
@@ -194,7 +195,7 @@ impl UserRunner {
             cpu::prefetch(slot.as_ptr().wrapping_add(BATCH * PACKET_SLOT));
             cpu::prefetch(slot.as_ptr().wrapping_add(BATCH * PACKET_SLOT + 64));
             buffer[HEADROOM..HEADROOM + FRAME].copy_from_slice(&slot[..FRAME]);
-            let _ = batch.push(Frame::new(buffer, HEADROOM, FRAME, 1));
+            let _ = batch.push(Frame::new(buffer, HEADROOM, FRAME, IfIndex(1)));
         }
         self.gateway.process(&mut batch, node::counters::monotonic_ns());
         for frame in batch.frames() {
@@ -216,7 +217,7 @@ pub fn forward_staged(gateway: &mut Gateway, staged: &[u8], buffers: &mut [u8]) 
         let mut b = batch.recycle();
         for (slot, buffer) in part.chunks_exact(PACKET_SLOT).zip(buffers.chunks_exact_mut(BUFFER)) {
             buffer[HEADROOM..HEADROOM + FRAME].copy_from_slice(&slot[..FRAME]);
-            let _ = b.push(Frame::new(buffer, HEADROOM, FRAME, 1));
+            let _ = b.push(Frame::new(buffer, HEADROOM, FRAME, IfIndex(1)));
         }
         gateway.process(&mut b, 1_000_000_000);
         forwarded += b.frames().iter().filter(|f| matches!(f.verdict, Verdict::Forward { .. })).count() as u32;

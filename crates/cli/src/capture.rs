@@ -3,6 +3,7 @@
 
 use crate::output::{note, print, say, Format};
 use crate::Global;
+use abi::IfIndex;
 use anyhow::Context;
 use node::client::Client;
 use node::events::{decode, reason_name, stage_name, EventFilter};
@@ -122,7 +123,7 @@ fn write(file: &mut Option<File>, event: &abi::Event, time_ns: u64, format: Form
     let (kind, reason, stage) = (kind_name(event.kind), reason_name(event), stage_name(event));
     if let Some(file) = file {
         let comment = format!("{kind} reason={reason} stage={stage} vni={}", event.vni);
-        file.write(event.ifindex, &format!("if{}", event.ifindex), time_ns, event.length, data, &comment)?;
+        file.write(IfIndex(event.ifindex), &format!("if{}", event.ifindex), time_ns, event.length, data, &comment)?;
         return Ok(());
     }
     let flow = node::flows::key(data).map_or(String::new(), |k| {

@@ -3,6 +3,7 @@
 
 use crate::output::{list, show};
 use crate::Global;
+use abi::IfIndex;
 use anyhow::Context;
 use node::client::Client;
 use node::counters::monotonic_ns;
@@ -105,7 +106,7 @@ fn offline(args: &Args, request: &Request) -> anyhow::Result<Report> {
     drop(waiting);
     let memory = offline.writer.memory().clone();
     let frame = request.bytes(&offline.writer.tables())?;
-    let ifindex = if request.ifindex == 0 { PORT } else { request.ifindex };
+    let ifindex = if request.ifindex == 0 { PORT } else { IfIndex(request.ifindex) };
     let engine = if request.xdp { Some(xdp::XdpEngine::load()?) } else { None };
     if let Some(engine) = &engine {
         node::table_copy::copy(&*memory, &*engine.memory()).context("copying the tables")?;

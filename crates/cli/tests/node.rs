@@ -509,7 +509,7 @@ fn a_replay_accounts_for_every_packet() {
     ];
     for (number, (words, _)) in packets.iter().enumerate() {
         let frame = words.parse::<Description>().unwrap().frame(0xc000_0201, 0, 4789).unwrap();
-        writer.write(1, "up0", 1_000_000 * number as u64, frame.len() as u32, &frame, "").unwrap();
+        writer.write(abi::IfIndex(1), "up0", 1_000_000 * number as u64, frame.len() as u32, &frame, "").unwrap();
     }
     writer.flush().unwrap();
     let out = Command::new(TUNNY)

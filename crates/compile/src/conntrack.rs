@@ -2,9 +2,9 @@
 //! From the model to what concerns connections: translation, limits and timeouts of sessions, rules, state table, public addresses.
 
 use abi::Vni;
+use conntrack::nat::{ElasticSpec, ElasticUse, Filtering, Forward, NatSpec, PoolSpec, SnatSpec};
+use conntrack::{OwnTimeouts, TenantLimits, Timeouts};
 use model::*;
-use session::nat::{ElasticSpec, ElasticUse, Filtering, Forward, NatSpec, PoolSpec, SnatSpec};
-use session::{OwnTimeouts, TenantLimits, Timeouts};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
@@ -44,7 +44,7 @@ pub struct ConntrackPlan {
     /// For the tables: inline pairs of a node in role filter.
     pub inline: Vec<InlinePlan>,
     /// For the filter: the state table of connections inside; none: sessions.
-    pub states: Option<states::Spec>,
+    pub states: Option<conntrack_compact::Spec>,
     /// Its agent, if that is on another host.
     pub agent: Option<RemoteAgent>,
     /// For the sessions: the tunnel addresses of all NCs, which nobody may reach by way of the Internet.
@@ -121,8 +121,8 @@ fn elastic(model: &Model, e: &ElasticIp) -> Option<ElasticSpec> {
             let forward = |f: &PortForward| {
                 let vm_addr = address(&f.vm)?;
                 let protocol = match f.protocol {
-                    Protocol::Tcp => session::nat::Protocol::Tcp,
-                    Protocol::Udp => session::nat::Protocol::Udp,
+                    Protocol::Tcp => conntrack::nat::Protocol::Tcp,
+                    Protocol::Udp => conntrack::nat::Protocol::Udp,
                 };
                 Some(Forward { protocol, first: f.first, last: f.last, vm_addr, vm_port: f.port })
             };
@@ -201,14 +201,14 @@ fn limits_of(own: VpcLimits, other: TenantLimits) -> TenantLimits {
 }
 
 /// The state table of a Gateway, if there is to be one.
-pub fn state_table(g: &Gateway) -> Option<states::Spec> {
+pub fn state_table(g: &Gateway) -> Option<conntrack_compact::Spec> {
     let s = g.states;
     let kind = match s.kind? {
-        StateKind::Compact => states::TableKind::Compact,
-        StateKind::Digest => states::TableKind::Digest,
+        StateKind::Compact => conntrack_compact::TableKind::Compact,
+        StateKind::Digest => conntrack_compact::TableKind::Digest,
     };
-    let usual = states::Spec::new(kind, s.connections, s.wide.unwrap_or(s.connections / 4));
-    let migration = g.migration.map(|m| states::MigrationOptions {
+    let usual = conntrack_compact::Spec::new(kind, s.connections, s.wide.unwrap_or(s.connections / 4));
+    let migration = g.migration.map(|m| conntrack_compact::MigrationOptions {
         connections: m.connections,
         begin: m.begin,
         end: m.end,
@@ -216,7 +216,7 @@ pub fn state_table(g: &Gateway) -> Option<states::Spec> {
         unit6: m.unit6,
     });
     let (registers, fingerprint) = (s.registers.unwrap_or(usual.registers), s.fingerprint);
-    Some(states::Spec { registers, fingerprint, migration, ..usual })
+    Some(conntrack_compact::Spec { registers, fingerprint, migration, ..usual })
 }
 
 fn pool(p: &PublicPool) -> PoolSpec {
@@ -247,12 +247,12 @@ mod tests {
     #[test]
     fn what_holds_if_nothing_is_said_is_the_same_there_and_here() {
         assert_eq!(durations(&usual_timeouts()), Timeouts::default());
-        let m = states::MigrationOptions::default();
+        let m = conntrack_compact::MigrationOptions::default();
         let text = "apiVersion: tunny/v1\nkind: Gateway\nmetadata: {name: g}\nspec: {vtep: {ipv4: 192.0.2.1}, filter: {states: compact, migration: {begin: 90}}}";
         let docs = parse_text("x.yaml", text).unwrap();
         let Object::Gateway(g) = &docs.puts[0].object else { panic!() };
         assert_eq!(state_table(g).unwrap().migration, Some(m));
-        for (limit, name) in [(states::WIDTH4, "unit4"), (states::WIDTH6, "unit6")] {
+        for (limit, name) in [(conntrack_compact::WIDTH4, "unit4"), (conntrack_compact::WIDTH6, "unit6")] {
             let path = format!("spec.filter.migration.{name}");
             let field = schema::fields(Kind::Gateway).iter().find(|f| f.path == path).unwrap();
             assert_eq!(field.allowed, format!("1 to {limit}"));

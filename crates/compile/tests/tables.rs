@@ -5,6 +5,7 @@
 #[path = "../../model/tests/common/mod.rs"]
 mod common;
 
+use abi::VmId;
 use common::{rebuilt, start, Generator};
 use compile::*;
 use model::*;
@@ -22,7 +23,7 @@ fn dump(w: &Writer) -> String {
     out += &format!("{ncs:?} {:x}\n", w.options());
     for vni in w.vnis() {
         let mut t = w.dump(vni).unwrap();
-        t.vms.iter_mut().for_each(|vm| vm.id = 0);
+        t.vms.iter_mut().for_each(|vm| vm.id = VmId(0));
         t.vms.sort_by_key(|vm| vm.mac);
         t.gateways.sort_unstable();
         out += &format!("{t:#?}\n");

@@ -6,7 +6,7 @@
 //! begin if the groups of a allow it outwards and those of b allow it inwards. Who has no group allows everything. Of the
 //! rules that match, the one with the lowest priority number decides, deny before allow where they are equal, then the
 //! earlier one; of several groups the same. What no rule matches is denied. The verdict lives in the session (crate
-//! `session`), so rules are asked once a connection, and again when they change.
+//! `conntrack`), so rules are asked once a connection, and again when they change.
 //!
 //! # How rules lie in memory
 //! A rule is a rectangle: remote addresses × services, where a service is one number (protocol, then port or ICMP type and

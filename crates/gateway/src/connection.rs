@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Connections inside whose states a table tells (crate `states`): data packets are judged by it alone, control packets by its agent,
+//! Connections inside whose states a table tells (crate `conntrack-compact`): data packets are judged by it alone, control packets by its agent,
 //! which asks the rules when a connection begins. The fast path reads the same table (`bpf/connection/states.h`).
 
 use abi::{DropReason, Stage, Vni, POLICY_PICKUP, STATES_NONE};
+use conntrack::{Direction, PairKey};
+use conntrack_compact::message::Begin;
+use conntrack_compact::{Answer, Control, Fsm, Key, Kind, Outcome, Refusal, Remote, Shared};
 use filter::Side;
-use session::{Direction, PairKey};
-use states::message::Begin;
-use states::{Answer, Control, Fsm, Key, Kind, Outcome, Refusal, Remote, Shared};
 use wire::protocol;
 
 use crate::connections::SessionView;
@@ -89,18 +89,18 @@ pub(crate) fn judge<R: Recorder>(
     }
     let pick_up = pair.policy & POLICY_PICKUP != 0;
     match verdict {
-        states::Verdict::Accept => {
+        conntrack_compact::Verdict::Accept => {
             if R::ON {
                 tell(w, sight, p, table, &key, false);
             }
             return Ok(());
         }
-        states::Verdict::Drop if state == STATES_NONE && kind == Kind::Ack && pick_up => {}
-        states::Verdict::Drop if state == STATES_NONE => {
+        conntrack_compact::Verdict::Drop if state == STATES_NONE && kind == Kind::Ack && pick_up => {}
+        conntrack_compact::Verdict::Drop if state == STATES_NONE => {
             return Ok(by_itself(w, sight, p, pair, ports, DropReason::SessionStray)?)
         }
-        states::Verdict::Drop => return Err(DropReason::SessionInvalid.into()),
-        states::Verdict::Agent => {}
+        conntrack_compact::Verdict::Drop => return Err(DropReason::SessionInvalid.into()),
+        conntrack_compact::Verdict::Agent => {}
     }
     // An answer begins nothing.
     if l4.icmp == Icmp::Reply && !table.knows(&key) {

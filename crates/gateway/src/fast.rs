@@ -77,15 +77,16 @@ pub(crate) struct FastPacket {
     target: u32,
     /// VPC that the destination is in, as far as is known.
     vni: Vni,
-    /// The bucket of the VNI, then the tenant's id.
-    tenant: u32,
-    /// The bucket of the sender, then that of the peer's VNI.
-    member: u32,
+    tenant: VpcId,
+    /// The bucket of the VNI, then that of the peer's.
+    bucket: LineNo,
+    /// The bucket of the sender.
+    member: LineNo,
     /// Line of the destination's bucket, then of its counters.
-    line: u32,
-    vm: u32,
+    line: LineNo,
+    vm: VmId,
     /// Id of the NC.
-    nc: u32,
+    nc: NcId,
     inner_len: u16,
     /// DSCP and ECN of the outer and the inner header as received, and the ECN that results.
     outer_tos: u8,
@@ -105,11 +106,12 @@ impl FastPacket {
         source: 0,
         target: 0,
         vni: Vni(0),
-        tenant: 0,
-        member: 0,
-        line: 0,
-        vm: 0,
-        nc: 0,
+        tenant: VpcId(0),
+        bucket: LineNo(0),
+        member: LineNo(0),
+        line: LineNo(0),
+        vm: VmId(0),
+        nc: NcId(0),
         inner_len: 0,
         outer_tos: 0,
         inner_tos: 0,
@@ -235,7 +237,7 @@ pub(crate) fn process<R: Recorder>(
             l.next = Next::Stages;
             if parse(f.data(), &s, &template, l) {
                 l.next = Next::Vpc;
-                l.tenant = w.tables.tenant_line(&at, l.vni);
+                l.bucket = w.tables.tenant_line(&at, l.vni);
                 l.member = w.tables.member4_line(&at, l.vni, l.source);
                 l.line = w.tables.vm4_line(&at, l.vni, l.target);
             }
@@ -345,7 +347,7 @@ fn ip_head(h: &[u8; HEAD], at: usize) -> &[u8; ipv4::HEADER_LEN] {
 #[inline(always)]
 fn vpc<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> Next {
     let tables = w.tables;
-    let Some(tenant) = tables.tenant_from(l.tenant, l.vni) else { return Next::Stages };
+    let Some(tenant) = tables.tenant_from(l.bucket, l.vni) else { return Next::Stages };
     if tenant.root4() & ROOT_SIMPLE == 0 || tenant.key & (TENANT_METERED | TENANT_FILTERED) != 0 || l.ttl <= 1 {
         return Next::Stages;
     }
@@ -364,8 +366,8 @@ fn vpc<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> Next {
 fn find<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> Next {
     match w.tables.vm4_lasting(at, l.line, l.vni, l.target) {
         Ok(vm) => found(w, l, vm),
-        Err(0) if l.last => Next::Stages,
-        Err(0) => Walk::begin(l.source).map_or(Next::Stages, |walk| {
+        Err(LineNo(0)) if l.last => Next::Stages,
+        Err(LineNo(0)) => Walk::begin(l.source).map_or(Next::Stages, |walk| {
             w.tables.prefetch_line(walk.line());
             w.tables.prefetch_line(walk.second_line());
             Next::Tree(walk)
@@ -399,7 +401,7 @@ fn tree<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket, mut walk
     }
     l.vni = Vni(value & 0xff_ffff);
     l.last = true;
-    l.member = w.tables.tenant_line(at, l.vni);
+    l.bucket = w.tables.tenant_line(at, l.vni);
     l.line = w.tables.vm4_line(at, l.vni, l.target);
     Next::Peer
 }
@@ -407,7 +409,7 @@ fn tree<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket, mut walk
 /// An entry of the VM-NC table may prove the route in the peer.
 #[inline(always)]
 fn peer<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> Next {
-    match w.tables.tenant_from(l.member, l.vni) {
+    match w.tables.tenant_from(l.bucket, l.vni) {
         Some(peer) if peer.root4() & ROOT_SIMPLE != 0 && peer.key & TENANT_FILTERED == 0 => {
             l.gateway_mac = peer.gateway_mac();
             find(w, at, l)
@@ -448,7 +450,7 @@ fn send<R: Recorder>(w: &mut Work<'_, R>, l: &mut FastPacket, f: &mut Frame<'_>)
     f.len = INNER as u32 + l.inner_len as u32;
     f.verdict = Verdict::Forward { ifindex: nexthop.ifindex };
     if !f.counted {
-        tables.count_tenant_id(l.tenant, w.slot, l.inner_len as u64);
+        tables.count_vpc(l.tenant, w.slot, l.inner_len as u64);
     }
     tables.count_vm_at(l.line, l.vm, l.inner_len as u64);
     w.sent.packets += 1;

@@ -165,11 +165,11 @@ fn what_is_not_common_is_left_to_the_stages_as_it_came() {
 /// sessions are served.
 #[test]
 fn a_vpc_with_a_way_to_the_internet_takes_no_short_cut_to_a_peer() {
-    let options = ::session::Options { sessions: 100, initial: 64, ..Default::default() };
-    let tracker = ::session::Tracker::new(Arc::new(::session::HeapMemory::new().unwrap()), options, 1).unwrap();
+    let options = conntrack::Options { sessions: 100, initial: 64, ..Default::default() };
+    let tracker = conntrack::Tracker::new(Arc::new(conntrack::HeapMemory::new().unwrap()), options, 1).unwrap();
     let nat = crate::Connections::new(
         Arc::new(tracker),
-        Arc::new(::session::nat::Translator::new(1)),
+        Arc::new(conntrack::nat::Translator::new(1)),
         Default::default(),
         None,
     );

@@ -5,7 +5,7 @@
 //! The first fragment stays in the packet's own frame; the others are generated. Each is encapsulated like the whole
 //! packet would have been. Padding behind the inner packet is not carried.
 
-use abi::{DropReason, Stage};
+use abi::{DropReason, IfIndex, Stage};
 use tables::NexthopView;
 use wire::{be, ethernet, ipv4, ipv6, protocol};
 
@@ -179,7 +179,7 @@ fn send<R: Recorder>(
     piece: &[u8],
     carrier: &Carrier,
     first: bool,
-    ifindex: u32,
+    ifindex: IfIndex,
 ) -> Result<(), DropReason> {
     if first {
         let at = f.offset as usize + p.inner as usize;
@@ -200,7 +200,7 @@ fn send<R: Recorder>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use abi::Vni;
+    use abi::{LineNo, Vni};
 
     fn copied(options: &[u8]) -> Vec<u8> {
         let mut out = [0; 40];
@@ -218,8 +218,8 @@ mod tests {
     }
 
     fn path(mtu: u16, nc_v6: bool) -> Path {
-        let nexthop = NexthopView { dmac: 1, smac: 2, mtu, ifindex: 3, ready: true };
-        Path { nc: crate::packet::Addr::default(), nc_v6, cut: false, split: false, line: 1, nexthop }
+        let nexthop = NexthopView { dmac: 1, smac: 2, mtu, ifindex: IfIndex(3), ready: true };
+        Path { nc: crate::packet::Addr::default(), nc_v6, cut: false, split: false, line: LineNo(1), nexthop }
     }
 
     fn datagram(flags: u16, payload: usize) -> Vec<u8> {

@@ -6,8 +6,8 @@
 //! packet may start earlier than before, since an IPv6 tunnel header is longer than an IPv4 one, so the owner leaves
 //! [`HEADROOM`] bytes in front of it.
 
-use abi::{DropReason, PuntMeta};
-use states::{Answer, Key};
+use abi::{DropReason, IfIndex, LineNo, PuntMeta};
+use conntrack_compact::{Answer, Key};
 
 /// Bytes that a region must have in front of the packet, so that every packet can be rewritten in place.
 pub const HEADROOM: usize = 128;
@@ -20,12 +20,12 @@ pub enum Verdict {
     /// Send it out of this port.
     Forward {
         /// Egress interface.
-        ifindex: u32,
+        ifindex: IfIndex,
     },
     /// The packet was turned into its answer: send it out of this port.
     Answer {
         /// Egress interface.
-        ifindex: u32,
+        ifindex: IfIndex,
     },
     /// Not for the gateway: leave it to the host's kernel, unchanged.
     Pass,
@@ -42,7 +42,7 @@ pub struct Frame<'a> {
     pub(crate) offset: u32,
     pub(crate) len: u32,
     /// The port it came from.
-    pub ifindex: u32,
+    pub ifindex: IfIndex,
     pub(crate) counted: bool,
     pub(crate) punted: bool,
     /// What became of it; [`Verdict::Pass`] until processed.
@@ -53,7 +53,7 @@ impl<'a> Frame<'a> {
     /// The packet that lies in `buffer[offset..offset + len]`, received on port `ifindex`. What lies outside the buffer is
     /// cut off.
     #[inline(always)]
-    pub fn new(buffer: &'a mut [u8], offset: usize, len: usize, ifindex: u32) -> Frame<'a> {
+    pub fn new(buffer: &'a mut [u8], offset: usize, len: usize, ifindex: IfIndex) -> Frame<'a> {
         let offset = offset.min(buffer.len());
         let len = len.min(buffer.len() - offset);
         Frame {
@@ -71,7 +71,7 @@ impl<'a> Frame<'a> {
     /// metadata is only as trustworthy as the memory it lay in; what is used is the port, and whether the fast path has
     /// already counted the packet for its tenant.
     pub fn punted(buffer: &'a mut [u8], offset: usize, len: usize, meta: &PuntMeta) -> Frame<'a> {
-        let mut frame = Frame::new(buffer, offset, len, meta.ifindex);
+        let mut frame = Frame::new(buffer, offset, len, IfIndex(meta.ifindex));
         (frame.counted, frame.punted) = (meta.tenant != 0, true);
         frame
     }
@@ -153,7 +153,7 @@ pub struct Generated {
     /// The whole frame.
     pub data: Vec<u8>,
     /// Egress interface.
-    pub ifindex: u32,
+    pub ifindex: IfIndex,
     /// Index of the frame in the batch that caused it.
     pub cause: usize,
 }
@@ -162,9 +162,9 @@ pub struct Generated {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unresolved {
     /// Line of the next hop in table memory.
-    pub nexthop: u32,
+    pub nexthop: LineNo,
     /// Egress interface.
-    pub ifindex: u32,
+    pub ifindex: IfIndex,
     /// The neighbour's address.
     pub neighbour: std::net::IpAddr,
 }
@@ -179,7 +179,7 @@ pub struct Waiting {
     /// The answer, once there is one.
     pub(crate) answer: Option<Answer>,
     buffer: Vec<u8>,
-    ifindex: u32,
+    ifindex: IfIndex,
     /// The fast path had punted it.
     pub punted: bool,
 }
@@ -251,16 +251,16 @@ mod tests {
     #[test]
     fn a_frame_never_leaves_its_buffer() {
         let mut b = [1, 2, 3, 4];
-        assert_eq!(Frame::new(&mut b, 1, 2, 0).data(), [2, 3]);
-        assert_eq!(Frame::new(&mut b, 3, 9, 0).data(), [4]);
-        assert!(Frame::new(&mut b, usize::MAX, usize::MAX, 0).is_empty());
+        assert_eq!(Frame::new(&mut b, 1, 2, IfIndex(0)).data(), [2, 3]);
+        assert_eq!(Frame::new(&mut b, 3, 9, IfIndex(0)).data(), [4]);
+        assert!(Frame::new(&mut b, usize::MAX, usize::MAX, IfIndex(0)).is_empty());
     }
 
     #[test]
     fn recycled_batch_is_empty_and_keeps_its_memory() {
         let mut b = [0; 8];
         let mut batch = Batch::new();
-        assert!(batch.push(Frame::new(&mut b, 0, 8, 1)).is_ok());
+        assert!(batch.push(Frame::new(&mut b, 0, 8, IfIndex(1))).is_ok());
         let before = batch.frames.as_ptr() as usize;
         let again: Batch<'static> = batch.recycle();
         assert!(again.frames.is_empty());
@@ -270,8 +270,11 @@ mod tests {
     #[test]
     fn a_frame_tells_where_it_lies_and_whether_it_was_counted() {
         let mut b = [1, 2, 3, 4, 5];
-        let f = Frame::new(&mut b, 2, 3, 9);
-        assert_eq!((f.offset(), f.len(), f.is_empty(), f.ifindex, f.counted, f.punted), (2, 3, false, 9, false, false));
+        let f = Frame::new(&mut b, 2, 3, IfIndex(9));
+        assert_eq!(
+            (f.offset(), f.len(), f.is_empty(), f.ifindex, f.counted, f.punted),
+            (2, 3, false, IfIndex(9), false, false)
+        );
         assert_eq!(f.verdict, Verdict::Pass);
         let meta = |tenant| PuntMeta {
             magic: 0,
@@ -286,29 +289,32 @@ mod tests {
         };
         for (tenant, counted) in [(0, false), (1, true), (200, true)] {
             let f = Frame::punted(&mut b, 1, 2, &meta(tenant));
-            assert_eq!((f.data(), f.ifindex, f.counted, f.punted), (&[2, 3][..], 7, counted, true));
+            assert_eq!((f.data(), f.ifindex, f.counted, f.punted), (&[2, 3][..], IfIndex(7), counted, true));
         }
     }
 
     #[test]
     fn what_waits_comes_back_as_it_came_and_is_not_counted_again() {
         let key = Key::from(
-            &session::PairKey::new(6, (Vni(7), [10, 0, 0, 1].into(), 1), (Vni(7), [10, 0, 0, 2].into(), 2), false)
+            &conntrack::PairKey::new(6, (Vni(7), [10, 0, 0, 1].into(), 1), (Vni(7), [10, 0, 0, 2].into(), 2), false)
                 .unwrap()
                 .0,
         );
         let mut b = [9; 12];
         for punted in [false, true] {
-            let mut f = Frame::new(&mut b, 2, 7, 5);
+            let mut f = Frame::new(&mut b, 2, 7, IfIndex(5));
             f.punted = punted;
             let mut waiting = Waiting::new((3, key), &f);
             assert_eq!((waiting.ticket, waiting.punted, waiting.answer()), (3, punted, None));
-            waiting.answer = Some(Answer { outcome: states::Outcome::Pass, evaluated: true });
-            assert_eq!(waiting.answer(), Some((key, Answer { outcome: states::Outcome::Pass, evaluated: true })));
+            waiting.answer = Some(Answer { outcome: conntrack_compact::Outcome::Pass, evaluated: true });
+            assert_eq!(
+                waiting.answer(),
+                Some((key, Answer { outcome: conntrack_compact::Outcome::Pass, evaluated: true }))
+            );
             let f = waiting.frame();
             assert_eq!(
                 (f.data(), f.offset(), f.ifindex, f.counted, f.punted),
-                (&[9; 7][..], HEADROOM, 5, true, punted)
+                (&[9; 7][..], HEADROOM, IfIndex(5), true, punted)
             );
         }
     }
@@ -316,18 +322,18 @@ mod tests {
     #[test]
     fn output_of_the_batch_before_is_forgotten_and_its_memory_used_again() {
         let mut out = Output { punts_waiting: 4, ..Output::default() };
-        let need = |ifindex| Unresolved { nexthop: 1, ifindex, neighbour: [192, 0, 2, 1].into() };
-        [1, 2, 1].into_iter().for_each(|ifindex| out.need(need(ifindex)));
-        assert_eq!(out.unresolved, [need(1), need(2)]);
+        let need = |ifindex| Unresolved { nexthop: LineNo(1), ifindex, neighbour: [192, 0, 2, 1].into() };
+        [1, 2, 1].into_iter().for_each(|ifindex| out.need(need(IfIndex(ifindex))));
+        assert_eq!(out.unresolved, [need(IfIndex(1)), need(IfIndex(2))]);
         let data = vec![7; 100];
         let at = data.as_ptr() as usize;
-        out.generated.push(Generated { data, ifindex: 1, cause: 0 });
+        out.generated.push(Generated { data, ifindex: IfIndex(1), cause: 0 });
         let key = Key::from(
-            &session::PairKey::new(6, (Vni(7), [10, 0, 0, 1].into(), 1), (Vni(7), [10, 0, 0, 2].into(), 2), false)
+            &conntrack::PairKey::new(6, (Vni(7), [10, 0, 0, 1].into(), 1), (Vni(7), [10, 0, 0, 2].into(), 2), false)
                 .unwrap()
                 .0,
         );
-        out.waiting.push(Waiting::new((3, key), &Frame::new(&mut [1], 0, 1, 5)));
+        out.waiting.push(Waiting::new((3, key), &Frame::new(&mut [1], 0, 1, IfIndex(5))));
         out.clear();
         assert!(
             out.generated.is_empty() && out.unresolved.is_empty() && out.waiting.is_empty() && out.punts_waiting == 0
@@ -341,10 +347,10 @@ mod tests {
     fn a_cleared_batch_takes_frames_again() {
         let (mut a, mut b) = ([1; 4], [2; 4]);
         let mut batch = Batch::new();
-        assert!(batch.push(Frame::new(&mut a, 0, 4, 1)).is_ok());
+        assert!(batch.push(Frame::new(&mut a, 0, 4, IfIndex(1))).is_ok());
         batch.clear();
         assert!(batch.frames().is_empty());
-        assert!(batch.push(Frame::new(&mut b, 0, 4, 1)).is_ok());
+        assert!(batch.push(Frame::new(&mut b, 0, 4, IfIndex(1))).is_ok());
         assert_eq!(batch.frames()[0].data(), [2; 4]);
     }
 
@@ -352,8 +358,8 @@ mod tests {
     fn a_full_batch_refuses() {
         let mut batch = Batch::new();
         for _ in 0..BATCH_MAX {
-            assert!(batch.push(Frame::new(&mut [], 0, 0, 1)).is_ok());
+            assert!(batch.push(Frame::new(&mut [], 0, 0, IfIndex(1))).is_ok());
         }
-        assert!(batch.push(Frame::new(&mut [], 0, 0, 1)).is_err());
+        assert!(batch.push(Frame::new(&mut [], 0, 0, IfIndex(1))).is_err());
     }
 }

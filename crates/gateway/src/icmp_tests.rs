@@ -4,6 +4,7 @@
 use super::*;
 use crate::packet::Kind;
 use crate::testing::region::*;
+use abi::{IfIndex, LineNo};
 use tables::NexthopView;
 
 /// Type, code and second word of the error about an inner packet, of which so many bytes would fit.
@@ -89,9 +90,15 @@ fn an_error_quotes_as_much_as_its_family_allows_and_the_way_back_carries() {
             [7, header + 8, header + 8, header + 8].map(|n| 14 + header + 8 + n)
         );
         for nc_v6 in [false, true] {
-            let nexthop = |mtu| NexthopView { dmac: 1, smac: 2, mtu, ifindex: 3, ready: true };
-            let path =
-                |mtu| Path { nc: Addr::default(), nc_v6, cut: false, split: false, line: 1, nexthop: nexthop(mtu) };
+            let nexthop = |mtu| NexthopView { dmac: 1, smac: 2, mtu, ifindex: IfIndex(3), ready: true };
+            let path = |mtu| Path {
+                nc: Addr::default(),
+                nc_v6,
+                cut: false,
+                split: false,
+                line: LineNo(1),
+                nexthop: nexthop(mtu),
+            };
             // From the outer IP header on: that, UDP and VXLAN, Ethernet, the error's own headers.
             let around = if nc_v6 { 40 } else { 20 } + 16 + 14 + header + 8;
             assert_eq!([1500, around as u16, 10].map(|mtu| quote_room(&path(mtu), v6)), [1500 - around, 0, 0]);

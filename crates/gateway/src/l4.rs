@@ -2,7 +2,7 @@
 //! What a session is known by in an IP packet: addresses, protocol, ports; and what the TCP machine judges.
 
 use abi::DropReason;
-use session::{Direction, L4View, Segment};
+use conntrack::{Direction, L4View, Segment};
 use wire::{be, icmpv4, icmpv6, ipv4, ipv6, protocol, tcp, udp};
 
 use crate::packet::Addr;

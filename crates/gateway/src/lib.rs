@@ -48,13 +48,13 @@ pub use nat::Nat;
 pub use record::{Event, NoRecorder, Recorder, Scope, Trace};
 
 use connections::SessionView;
+use conntrack::Sessions;
+use conntrack_compact::{Answer, Completions, Key};
 use fast::FastPacket;
 use framing::inline;
 use packet::{Packet, Resumed};
-use session::Sessions;
 use settings::Settings;
 use stages::{emit, filter, locate, meter, parse, rewrite, route, tenant};
-use states::{Answer, Completions, Key};
 use std::collections::HashMap;
 use std::sync::Arc;
 use tables::{Count, Tables};

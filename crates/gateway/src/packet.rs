@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the stages know about one packet: two cache lines and a bit, kept between stages while the batch passes.
 
-use abi::{DropReason, Vni};
-use session::{nat::PublicEndpoint, Candidates, Direction};
-use states::{Answer, Key};
+use abi::{DropReason, LineNo, NcId, VmId, Vni};
+use conntrack::{nat::PublicEndpoint, Candidates, Direction};
+use conntrack_compact::{Answer, Key};
 use tables::{BucketRef, Tenant, VmEntry, Walk};
 
 use crate::connections::Known;
@@ -87,7 +87,7 @@ pub(crate) enum Next {
         /// The peer's VNI.
         vni: Vni,
         /// Where its lookup begins.
-        bucket: u32,
+        bucket: LineNo,
     },
     /// The VM-NC bucket that may prove the route in the peer VPC.
     Proof,
@@ -121,9 +121,9 @@ pub(crate) struct Packet {
     /// Where the lookup of the target in the VM-NC table begins (IPv4).
     pub vm_bucket: BucketRef,
     /// Where the lookup of the tenant begins.
-    pub tenant_bucket: u32,
+    pub tenant_bucket: LineNo,
     /// Where the lookup of the sender begins.
-    pub member_bucket: u32,
+    pub member_bucket: LineNo,
     /// VNI that the packet came with.
     pub vni: Vni,
     /// Offset of the inner Ethernet header from the start of the packet.
@@ -166,7 +166,7 @@ pub(crate) struct Packet {
     /// It passes an inline pair: from the server, or to it. None: it came by an uplink.
     pub server: Option<Direction>,
     /// Line of its session's record, once that is known.
-    pub session: u32,
+    pub session: LineNo,
     /// POLICY word of the VPC at hand, where nat has asked for it.
     pub policy: u64,
     /// What its session is known by, and where the lookup of that begins: of nat, if its VPC goes to the Internet, and of the filter,
@@ -177,7 +177,7 @@ pub(crate) struct Packet {
 
     // Written by tenant.
     /// Id of the sending NC, if its address is IPv6.
-    pub source_nc: Option<u32>,
+    pub source_nc: Option<NcId>,
     /// The VPC that the packet came from.
     pub tenant: Tenant,
 
@@ -197,7 +197,7 @@ pub(crate) struct Packet {
 }
 
 const NO_TENANT: Tenant = Tenant::NONE;
-const NO_VM: VmEntry = VmEntry { mac: 0, vm: 0, nc: 0, flags: 0 };
+const NO_VM: VmEntry = VmEntry { mac: 0, vm: VmId(0), nc: NcId(0), flags: 0 };
 
 /// Bytes of the frame around an IP packet, for `Packet::inner_len`. The longest packets leave no room for the Ethernet header in 16 bits;
 /// no link takes them, and a length that wraps would let them look short.
@@ -212,8 +212,8 @@ impl Packet {
         target: Addr { hi: 0, lo: 0 },
         flow: 0,
         vm_bucket: BucketRef::NONE,
-        tenant_bucket: 0,
-        member_bucket: 0,
+        tenant_bucket: LineNo(0),
+        member_bucket: LineNo(0),
         vni: Vni(0),
         inner: 0,
         inner_len: 0,
@@ -234,7 +234,7 @@ impl Packet {
         inward: false,
         hairpin: false,
         server: None,
-        session: 0,
+        session: LineNo(0),
         policy: 0,
         prefetched: None,
         public: None,

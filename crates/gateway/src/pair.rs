@@ -5,8 +5,8 @@
 //! of both directions; the rules are asked when it begins, and again when they have changed.
 
 use abi::{DropReason, Stage, Vni, POLICY_PICKUP, TENANT_FILTERED, VM_FLAG_GATEWAY};
+use conntrack::{Direction, Embedded, NewSession, Owner, PairKey, SessionRef};
 use filter::{Deny, RuleDirection, Side};
-use session::{Direction, Embedded, NewSession, Owner, PairKey, SessionRef};
 use std::net::IpAddr;
 use wire::{be, icmpv4, ipv6, protocol, tcp};
 
@@ -440,7 +440,7 @@ fn beginning(sight: SessionView<'_>, session: SessionRef) -> RuleQuery {
 
 /// Who began a session of this inner key with whom, for which service; `other`: the VNI of the remote end, none outside; 0 beyond a
 /// wire, where rules take it for one of the server's VPC.
-fn first_of(inner: &session::InnerKey, other: Option<Vni>, direction: Direction) -> RuleQuery {
+fn first_of(inner: &conntrack::InnerKey, other: Option<Vni>, direction: Direction) -> RuleQuery {
     let low = Side { vni: Some(inner.vni()), addr: inner.vm() };
     let high = Side { vni: other.map(|vni| if vni == Vni(0) { inner.vni() } else { vni }), addr: inner.remote() };
     let (from, to, (port, at)) = match direction {
@@ -569,7 +569,7 @@ pub(crate) fn permits<R: Recorder>(
     w: &mut Work<'_, R>,
     sight: SessionView<'_>,
     p: &Packet,
-    inner: &session::InnerKey,
+    inner: &conntrack::InnerKey,
     direction: Direction,
     count: bool,
 ) -> Result<(), DropReason> {
@@ -583,7 +583,7 @@ pub(crate) fn permits<R: Recorder>(
 /// Whether rules still allow a session and want it remembered: what the sweep asks. `other`: as for [`first_of`].
 pub(crate) fn stands(
     rules: &filter::Filter,
-    inner: &session::InnerKey,
+    inner: &conntrack::InnerKey,
     other: Option<Vni>,
     direction: Direction,
 ) -> bool {

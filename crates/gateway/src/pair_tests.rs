@@ -4,7 +4,7 @@
 use super::*;
 use crate::l4::Piece;
 use crate::testing::region::*;
-use abi::{POLICY_EPOCH_SHIFT, POLICY_FILTER, POLICY_NAT};
+use abi::{IfIndex, POLICY_EPOCH_SHIFT, POLICY_FILTER, POLICY_NAT};
 use filter::{icmp_service, service};
 use wire::ipv4;
 
@@ -103,7 +103,7 @@ fn an_answer_asks_for_the_other_direction() {
 
 #[test]
 fn the_beginner_of_a_session_is_found_from_its_key() {
-    let inner = session::InnerKey::v4(RED, 6, A, 1000, B, 80);
+    let inner = conntrack::InnerKey::v4(RED, 6, A, 1000, B, 80);
     let (vm, remote) = (Side { vni: Some(RED), addr: ip4(A) }, |vni| Side { vni, addr: ip4(B) });
     for (other, vni) in [(None, None), (Some(Vni(0)), Some(RED)), (Some(BLUE), Some(BLUE))] {
         let out = first_of(&inner, other, Direction::Out);
@@ -111,7 +111,7 @@ fn the_beginner_of_a_session_is_found_from_its_key() {
         let back = first_of(&inner, other, Direction::In);
         assert_eq!((back.from, back.to, back.port, back.service), (remote(vni), vm, 80, service(6, 1000)));
     }
-    let query = session::InnerKey::v4(RED, 1, A, 0x1234, B, 13);
+    let query = conntrack::InnerKey::v4(RED, 1, A, 0x1234, B, 13);
     assert_eq!(first_of(&query, None, Direction::Out).service, icmp_service(1, 13, 0));
 }
 
@@ -180,7 +180,7 @@ fn the_source_is_read_from_its_place() {
 
 #[test]
 fn a_packet_asks_for_its_port_or_its_type() {
-    let frame = Frame::new(&mut [], 0, 0, 0);
+    let frame = Frame::new(&mut [], 0, 0, IfIndex(0));
     let pair = |packet: &'static [u8]| Pair {
         frame: &frame,
         packet,
@@ -237,7 +237,7 @@ fn a_session_of_a_pair_is_the_filters_with_what_the_packet_tells() {
     let l4 = read(&packet);
     let (a, b) = (Side { vni: Some(RED), addr: ip4(A) }, Side { vni: Some(RED), addr: ip4(B) });
     let new = |policy| {
-        let frame = Frame::new(&mut [], 0, 0, 0);
+        let frame = Frame::new(&mut [], 0, 0, IfIndex(0));
         let pair = Pair { frame: &frame, packet: &packet, l4, from: a, to: b, policy, server: None };
         pair.session(&PairKey::new(6, (RED, ip4(A), 1), (RED, ip4(B), 2), false).unwrap().0, Direction::In)
     };

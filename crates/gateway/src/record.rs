@@ -4,7 +4,7 @@
 //! The stages are generic over a [`Recorder`]. [`NoRecorder`] is what production runs: `ON` is a constant false, so the
 //! compiler removes every call, and a trace shows the very code that forwards.
 
-use abi::{DropReason, Stage, Vni};
+use abi::{DropReason, IfIndex, LineNo, NcId, Stage, VmId, Vni};
 use std::net::IpAddr;
 
 use crate::frame::Verdict;
@@ -68,7 +68,7 @@ pub enum Event {
     /// The inner frame is wrong, which is reported once the tenant is known.
     InnerError { reason: DropReason },
     /// The tenant record of the VNI.
-    Tenant { vni: Vni, line: u32, generation: u8, gateway_mac: Mac },
+    Tenant { vni: Vni, line: LineNo, generation: u8, gateway_mac: Mac },
     /// The entry that lets the source send for the VNI.
     Member { vni: Vni, source: IpAddr },
     /// Sources are not checked (option).
@@ -76,13 +76,13 @@ pub enum Event {
     /// A route, or its absence. `shortcut`: proven by the VM-NC table without a tree walk.
     Route { vni: Vni, destination: IpAddr, scope: Scope, peer: Option<Vni>, shortcut: bool },
     /// The VM-NC entry.
-    Vm { vni: Vni, address: IpAddr, mac: Mac, vm: u32, nc: u32, gateway: bool, metered: bool },
+    Vm { vni: Vni, address: IpAddr, mac: Mac, vm: VmId, nc: NcId, gateway: bool, metered: bool },
     /// No visible VM-NC entry.
     NoVm { vni: Vni, address: IpAddr },
     /// The NC and the next hop towards it.
-    Nexthop { nc: u32, address: IpAddr, nexthop: u32, ifindex: u32, dmac: Mac, smac: Mac, mtu: u16 },
+    Nexthop { nc: NcId, address: IpAddr, nexthop: LineNo, ifindex: IfIndex, dmac: Mac, smac: Mac, mtu: u16 },
     /// A meter's word.
-    Meter { of: &'static str, line: u32, color: &'static str },
+    Meter { of: &'static str, line: LineNo, color: &'static str },
     /// An answer to ARP, ND or echo.
     Answered { with: &'static str, mac: Mac },
     /// An ICMP error was sent, or why not.
@@ -92,7 +92,7 @@ pub enum Event {
     /// The frame before and after the rewrite.
     Bytes { before: Vec<u8>, after: Vec<u8> },
     /// A packet that is sent besides.
-    Generated { bytes: Vec<u8>, ifindex: u32 },
+    Generated { bytes: Vec<u8>, ifindex: IfIndex },
     /// The session of a packet to or from the Internet.
     Session { inner: String, outer: String, state: &'static str, inward: bool },
     /// The rule of a security group that decided; none matched, so it is denied.
@@ -106,7 +106,7 @@ pub enum Event {
     /// The connection lies in a prefix that has migrated to the software path, which knows it by its full key.
     Migrated { vni: Vni, prefix: String },
     /// A frame of an inline pair: from which side, the other port, and what it is.
-    Inline { servers_side: bool, other: u32, what: &'static str },
+    Inline { servers_side: bool, other: IfIndex, what: &'static str },
     /// The server of a frame of an inline pair, and its VPC; none: nobody behind the pair has the address.
     Server { address: IpAddr, vni: Option<Vni> },
     /// The end.

@@ -27,7 +27,15 @@ fn each_event_is_told_in_words() {
     let v6 = IpAddr::V6(Ipv6Addr::LOCALHOST);
     let (a, b) = (Mac(0x0200_0000_0001), Mac(0x0200_0000_0002));
     let rule = || ("web".to_string(), 3, "ingress allow tcp/80 any".to_string());
-    let vm = |gateway, metered| Event::Vm { vni: Vni(7), address: v4(2), mac: a, vm: 5, nc: 6, gateway, metered };
+    let vm = |gateway, metered| Event::Vm {
+        vni: Vni(7),
+        address: v4(2),
+        mac: a,
+        vm: VmId(5),
+        nc: NcId(6),
+        gateway,
+        metered,
+    };
     let route = |scope, peer, shortcut| Event::Route { vni: Vni(7), destination: v4(2), scope, peer, shortcut };
     let session = |inward| Event::Session { inner: "I".into(), outer: "O".into(), state: "paired", inward };
     let of = |verdict| Event::Outcome { verdict };
@@ -42,7 +50,7 @@ fn each_event_is_told_in_words() {
         ),
         (Event::InnerError { reason: DropReason::InnerMartian }, "inner frame: inner_martian"),
         (
-            Event::Tenant { vni: Vni(7), line: 9, generation: 3, gateway_mac: a },
+            Event::Tenant { vni: Vni(7), line: LineNo(9), generation: 3, gateway_mac: a },
             "vni 7: record at line 9, generation 3, gateway 02:00:00:00:00:01",
         ),
         (Event::Member { vni: Vni(7), source: v4(1) }, "10.0.0.1 may send for vni 7"),
@@ -55,16 +63,24 @@ fn each_event_is_told_in_words() {
         (vm(true, false), "vni 7, 10.0.0.2: the gateway itself"),
         (Event::NoVm { vni: Vni(7), address: v4(2) }, "vni 7, 10.0.0.2: no VM"),
         (
-            Event::Nexthop { nc: 6, address: v6, nexthop: 4, ifindex: 2, dmac: a, smac: b, mtu: 1500 },
+            Event::Nexthop {
+                nc: NcId(6),
+                address: v6,
+                nexthop: LineNo(4),
+                ifindex: IfIndex(2),
+                dmac: a,
+                smac: b,
+                mtu: 1500,
+            },
             "NC 6 ::1: next hop 4: port 2, 02:00:00:00:00:02 > 02:00:00:00:00:01, MTU 1500",
         ),
-        (Event::Meter { of: "VM", line: 3, color: "red" }, "VM meter at line 3: red"),
+        (Event::Meter { of: "VM", line: LineNo(3), color: "red" }, "VM meter at line 3: red"),
         (Event::Answered { with: "ARP reply", mac: a }, "answered: ARP reply 02:00:00:00:00:01"),
         (Event::Icmp { kind: 3, code: 1, sent: true, why: "" }, "ICMP type 3 code 1 sent to the source"),
         (Event::Icmp { kind: 3, code: 1, sent: false, why: "no room" }, "ICMP type 3 code 1 not sent: no room"),
         (Event::Fragmented { fragments: 3 }, "cut into 3 fragments"),
         (Event::Bytes { before: vec![0; 60], after: vec![0; 110] }, "60 bytes rewritten to 110"),
-        (Event::Generated { bytes: vec![0; 70], ifindex: 2 }, "70 bytes of the gateway's own sent on port 2"),
+        (Event::Generated { bytes: vec![0; 70], ifindex: IfIndex(2) }, "70 bytes of the gateway's own sent on port 2"),
         (session(false), "outwards: session I, outside O, paired"),
         (session(true), "inwards: session I, outside O, paired"),
         (
@@ -84,17 +100,17 @@ fn each_event_is_told_in_words() {
         (Event::Pair { key: "K".into(), state: "paired", begun: true }, "session begins: K, paired"),
         (Event::Migrated { vni: Vni(7), prefix: "10.0.0.0/8".into() }, "migrated prefix 10.0.0.0/8 of vni 7"),
         (
-            Event::Inline { servers_side: true, other: 4, what: "ARP" },
+            Event::Inline { servers_side: true, other: IfIndex(4), what: "ARP" },
             "ARP from the servers, other end of the wire: port 4",
         ),
         (
-            Event::Inline { servers_side: false, other: 4, what: "IPv6" },
+            Event::Inline { servers_side: false, other: IfIndex(4), what: "IPv6" },
             "IPv6 from the network, other end of the wire: port 4",
         ),
         (Event::Server { address: v4(2), vni: Some(Vni(7)) }, "server 10.0.0.2 of vni 7"),
         (Event::Server { address: v4(2), vni: None }, "10.0.0.2 is no server behind this wire"),
-        (of(Verdict::Forward { ifindex: 2 }), "forwarded on port 2"),
-        (of(Verdict::Answer { ifindex: 2 }), "answered on port 2"),
+        (of(Verdict::Forward { ifindex: IfIndex(2) }), "forwarded on port 2"),
+        (of(Verdict::Answer { ifindex: IfIndex(2) }), "answered on port 2"),
         (of(Verdict::Pass), "passed to the host"),
         (of(Verdict::Drop(DropReason::TooBig)), "dropped: too_big"),
         (of(Verdict::Wait), "waits for the agent"),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What every stage needs for one batch, and how a packet's way ends.
 
-use abi::{DropReason, Stage};
-use states::{Completions, Key};
+use abi::{DropReason, IfIndex, LineNo, NcId, Stage};
+use conntrack_compact::{Completions, Key};
 use std::net::IpAddr;
 use std::sync::Arc;
 use tables::{Count, NexthopView, StatsSlot, Tables};
@@ -49,7 +49,7 @@ pub(crate) struct QueuedFragment {
     /// Ports and protocol that the first one told.
     pub known: Known,
     /// The port that the first one came in by, and this one before it.
-    pub ifindex: u32,
+    pub ifindex: IfIndex,
     /// Place of the first one in the batch.
     pub cause: u8,
 }
@@ -73,7 +73,7 @@ pub(crate) struct Path {
     /// The same, but its tunnel packet is cut.
     pub split: bool,
     /// Line of the next hop.
-    pub line: u32,
+    pub line: LineNo,
     /// The next hop.
     pub nexthop: NexthopView,
 }
@@ -134,7 +134,7 @@ impl<R: Recorder> Work<'_, R> {
 
     /// Ends the way of a packet that is sent on.
     #[inline(always)]
-    pub fn forward(&mut self, p: &mut Packet, f: &mut Frame<'_>, ifindex: u32) {
+    pub fn forward(&mut self, p: &mut Packet, f: &mut Frame<'_>, ifindex: IfIndex) {
         f.verdict = Verdict::Forward { ifindex };
         self.count_forwarded(f);
         if R::ON {
@@ -190,7 +190,7 @@ impl<R: Recorder> Work<'_, R> {
 
     /// The way to an NC for a flow. A neighbour that is not resolved is noted as needed.
     #[inline(always)]
-    pub fn path_to(&mut self, nc: u32, flow: u64) -> Result<Path, DropReason> {
+    pub fn path_to(&mut self, nc: NcId, flow: u64) -> Result<Path, DropReason> {
         let nc = self.tables.nc(nc).ok_or(DropReason::UnderlayNoRoute)?;
         let (addr, nc_v6) = match nc.addr {
             IpAddr::V4(a) => (Addr::v4(a.to_bits()), false),
@@ -204,12 +204,12 @@ impl<R: Recorder> Work<'_, R> {
 
     /// The way over a group (0: none) for a flow.
     #[inline(always)]
-    pub fn path_over(&mut self, group: u32, flow: u64) -> Result<Path, DropReason> {
-        if group == 0 {
+    pub fn path_over(&mut self, group: LineNo, flow: u64) -> Result<Path, DropReason> {
+        if group == LineNo(0) {
             return Err(DropReason::UnderlayNoRoute);
         }
         let line = self.tables.group_member(group, flow);
-        if line == 0 {
+        if line == LineNo(0) {
             return Err(DropReason::UnderlayNoRoute);
         }
         let nexthop = self.tables.nexthop(line);
@@ -233,13 +233,13 @@ impl<R: Recorder> Work<'_, R> {
     }
 
     #[cold]
-    fn need(&mut self, line: u32, ifindex: u32) {
+    fn need(&mut self, line: LineNo, ifindex: IfIndex) {
         let neighbour = self.tables.nexthop_addr(line);
         self.output.need(Unresolved { nexthop: line, ifindex, neighbour });
     }
 
     /// Id of the NC that sent a packet.
-    pub fn sending_nc(&self, p: &Packet) -> Option<u32> {
+    pub fn sending_nc(&self, p: &Packet) -> Option<NcId> {
         match p.source_v6 {
             true => self.tables.nc_by_addr6(p.source.halves()),
             false => self.tables.nc_by_addr4(p.source.as_v4()),

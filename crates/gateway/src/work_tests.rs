@@ -37,8 +37,8 @@ fn what_leads_nowhere_is_told_apart() {
     };
     assert_eq!(path(&rig, ncs[0]), (Ok((ip4(NC1), PORT, false, false)), 0));
     assert_eq!(path(&rig, ncs[1]), (Ok((ip6(nc6()), PORT, false, false)), 0));
-    assert_eq!(path(&rig, u32::MAX), (Err(DropReason::UnderlayNoRoute), 0));
-    let (no_group, _) = with_work(rig.gateway.tables(), None, rig.now, |w| w.path_over(0, 1).map(|p| p.line));
+    assert_eq!(path(&rig, NcId(u32::MAX)), (Err(DropReason::UnderlayNoRoute), 0));
+    let (no_group, _) = with_work(rig.gateway.tables(), None, rig.now, |w| w.path_over(LineNo(0), 1).map(|p| p.line));
     assert_eq!(no_group, Err(DropReason::UnderlayNoRoute));
     rig.set_underlay(None, 1600);
     assert_eq!(path(&rig, ncs[0]), (Err(DropReason::NexthopUnresolved), 1));

@@ -164,7 +164,7 @@ fn short_cut_equals_stages() {
         let count = |rig: &Rig| {
             let tables = rig.gateway.tables();
             let tenants = [RED, BLUE, GREEN].map(|vni| tables.tenant_count(&tables.tenant(vni).unwrap()));
-            let vms: Vec<_> = (0..2 * MANY + 28).map(|vm| tables.vm_count(vm)).collect();
+            let vms: Vec<_> = (0..2 * MANY + 28).map(|vm| tables.vm_count(VmId(vm))).collect();
             let mut drops = tables.drop_counts();
             drops.sort();
             (tenants, vms, drops)

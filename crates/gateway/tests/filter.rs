@@ -6,9 +6,9 @@ mod common;
 use abi::Vni;
 use common::*;
 
+use conntrack::nat::Translator;
+use conntrack::{Direction, L4View, NewSession, Options, Owner, PairKey, Tracker};
 use gateway::{Connections, Gateway, NoRecorder, Verdict};
-use session::nat::Translator;
-use session::{Direction, L4View, NewSession, Options, Owner, PairKey, Tracker};
 use std::sync::Arc;
 use wire::{checksum, protocol, tcp};
 
@@ -58,7 +58,7 @@ fn fill(tracker: &Tracker, sessions: u32, now: u64) {
 fn under_groups(sessions: u32) -> (Rig, Arc<Connections>) {
     let mut rig = Rig::new();
     assert!(rig.writer.set_policy(RED, abi::POLICY_FILTER));
-    let memory = Arc::new(session::HeapMemory::new().unwrap());
+    let memory = Arc::new(conntrack::HeapMemory::new().unwrap());
     let options = Options { sessions: 2 * FULL, initial: 1000, salt: 5, ..Options::default() };
     let tracker = Tracker::new(memory, options, rig.now).unwrap();
     fill(&tracker, sessions, rig.now);

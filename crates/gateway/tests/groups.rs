@@ -6,14 +6,14 @@ mod common;
 
 use abi::{DropReason, Stage, POLICY_FILTER};
 use common::*;
+use conntrack::nat::Translator;
+use conntrack::{Direction, Options, Tracker};
+use conntrack_compact::message::{Messages, Request};
+use conntrack_compact::remote::EndsLog;
+use conntrack_compact::{Answer, Backing, HeapSlots, Host, Key, Shared, Spec, TableKind, Timeouts};
 use filter::{Filter, GroupSpec, Member, Ruleset};
 use gateway::{Batch, Connections, Event, Frame, Gateway, NoRecorder, Trace, Verdict, HEADROOM};
 use parking_lot::Mutex;
-use session::nat::Translator;
-use session::{Direction, Options, Tracker};
-use states::message::{Messages, Request};
-use states::remote::EndsLog;
-use states::{Answer, Backing, HeapSlots, Host, Key, Shared, Spec, TableKind, Timeouts};
 use std::sync::Arc;
 use std::time::Duration;
 use wire::tcp::{ACK, FIN, RST, SYN};
@@ -43,7 +43,7 @@ impl World {
         let mut rig = Rig::new();
         assert!(rig.writer.set_policy(RED, POLICY_FILTER));
         let options = Options { sessions: 1000, initial: 64, salt: 5, ..Options::default() };
-        let tracker = Tracker::new(Arc::new(session::HeapMemory::new().unwrap()), options, rig.now).unwrap();
+        let tracker = Tracker::new(Arc::new(conntrack::HeapMemory::new().unwrap()), options, rig.now).unwrap();
         let (begun, refused) = (Arc::<Mutex<Vec<_>>>::default(), Arc::<Mutex<Vec<_>>>::default());
         let (hear, told) = (begun.clone(), refused.clone());
         let nat = Connections::new(Arc::new(tracker), Arc::new(Translator::new(1)), Default::default(), None)
@@ -374,7 +374,7 @@ fn packets_wait_for_an_agent_that_is_elsewhere_and_are_counted_when_they_go_on()
     let mut waited = w.rig.gateway.answered();
     assert_eq!((waited.len(), w.rig.gateway.answered().len()), (1, 0));
     let (key, answer) = waited[0].answer().unwrap();
-    assert!(answer.evaluated && answer.outcome == states::Outcome::Pass && key.ports() == [5, 80]);
+    assert!(answer.evaluated && answer.outcome == conntrack_compact::Outcome::Pass && key.ports() == [5, 80]);
     let mut resume = |w: &mut World, answers: &[(Key, Answer)]| {
         let mut batch = Batch::new();
         assert!(batch.push(waited[0].frame()).is_ok());
@@ -382,21 +382,21 @@ fn packets_wait_for_an_agent_that_is_elsewhere_and_are_counted_when_they_go_on()
         batch.frames()[0].verdict
     };
     // About another connection nobody was asked.
-    let other = Key::from(&session::PairKey::new(6, (RED, ip4(A), 6), (RED, ip4(B), 80), false).unwrap().0);
+    let other = Key::from(&conntrack::PairKey::new(6, (RED, ip4(A), 6), (RED, ip4(B), 80), false).unwrap().0);
     assert_eq!(resume(&mut w, &[(other, answer)]), Verdict::Drop(DropReason::FilterAgentGone));
     w.rules(&["egress allow udp any"]);
     assert_eq!(resume(&mut w, &[(key, answer)]), Verdict::Drop(DropReason::FilterEgress));
     w.rules(RULES);
     for (refusal, reason) in [
-        (states::Refusal::Invalid, DropReason::SessionInvalid),
-        (states::Refusal::Full, DropReason::SessionTableFull),
-        (states::Refusal::Opening, DropReason::SessionQuotaHalfOpen),
-        (states::Refusal::Gone, DropReason::FilterAgentGone),
-        (states::Refusal::Busy, DropReason::FilterAgentBusy),
-        (states::Refusal::Unknown, DropReason::SessionStray),
-        (states::Refusal::Denied, DropReason::FilterIngress),
+        (conntrack_compact::Refusal::Invalid, DropReason::SessionInvalid),
+        (conntrack_compact::Refusal::Full, DropReason::SessionTableFull),
+        (conntrack_compact::Refusal::Opening, DropReason::SessionQuotaHalfOpen),
+        (conntrack_compact::Refusal::Gone, DropReason::FilterAgentGone),
+        (conntrack_compact::Refusal::Busy, DropReason::FilterAgentBusy),
+        (conntrack_compact::Refusal::Unknown, DropReason::SessionStray),
+        (conntrack_compact::Refusal::Denied, DropReason::FilterIngress),
     ] {
-        let answer = Answer { outcome: states::Outcome::Refuse(refusal), evaluated: false };
+        let answer = Answer { outcome: conntrack_compact::Outcome::Refuse(refusal), evaluated: false };
         assert_eq!(resume(&mut w, &[(key, answer)]), Verdict::Drop(reason), "{refusal:?}");
     }
     assert_eq!(resume(&mut w, &[(key, answer)]), FORWARD);
@@ -414,7 +414,7 @@ fn packets_wait_for_an_agent_that_is_elsewhere_and_are_counted_when_they_go_on()
         last = w.rig.send_unchecked(&segment(A, B, (1000 + n, 80), SYN, 7, 0));
         n += 1;
     }
-    assert_eq!(usize::from(n), states::remote::WAITING_TENANT_MAX + 1);
+    assert_eq!(usize::from(n), conntrack_compact::remote::WAITING_TENANT_MAX + 1);
     w.pump();
     let mut batch = Batch::new();
     let frame = segment(A, B, (9, 80), SYN, 7, 0);
@@ -426,7 +426,7 @@ fn packets_wait_for_an_agent_that_is_elsewhere_and_are_counted_when_they_go_on()
         flags: 0,
         inner_offset: 0,
         vni: 0,
-        ifindex: PORT,
+        ifindex: PORT.0,
         time: 0,
         tenant: 0,
         share: 0,

@@ -5,9 +5,9 @@ mod common;
 
 use abi::{DropReason, Mac, Stage, POLICY_NAT};
 use common::*;
+use conntrack::nat::{ElasticSpec, ElasticUse, Filtering, NatSpec, PoolSpec, SnatSpec, Translator};
+use conntrack::{Options, Tracker};
 use gateway::{Connections, Event, Gateway, NoRecorder, Trace, Verdict};
-use session::nat::{ElasticSpec, ElasticUse, Filtering, NatSpec, PoolSpec, SnatSpec, Translator};
-use session::{Options, Tracker};
 use std::sync::Arc;
 use tables::{NexthopSpec, Prefix, PublicPrefix, RoutesChange, Target, TenantChange, TenantSettings};
 use wire::{ethernet, icmpv4, ipv4, protocol, udp};
@@ -37,7 +37,7 @@ fn world() -> (Rig, Arc<Connections>) {
     let public = |addr: u32, accepts| PublicPrefix { prefix: Prefix::new_assert(ip4(addr), 32), accepts };
     rig.writer.set_public(&[public(POOL, false), public(ELASTIC, true)]).unwrap();
     let options = Options { sessions: 1000, initial: 64, salt: 5, ..Options::default() };
-    let tracker = Tracker::new(Arc::new(session::HeapMemory::new().unwrap()), options, rig.now).unwrap();
+    let tracker = Tracker::new(Arc::new(conntrack::HeapMemory::new().unwrap()), options, rig.now).unwrap();
     let translator = Translator::new(3);
     let pool =
         PoolSpec { name: "p".into(), ranges: vec![(POOL, ELASTIC)], ports: (1024, 65535), block: 64, reuse: false };

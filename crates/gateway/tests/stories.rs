@@ -598,8 +598,8 @@ fn punted_packets_are_counted_once() {
         share: 0,
     };
     let record = rig.gateway.tables().tenant_record(tenant.id());
-    for (line, counted) in [(record, 0), (0, 1)] {
-        meta.tenant = line;
+    for (line, counted) in [(record, 0), (LineNo(0), 1)] {
+        meta.tenant = line.0;
         let mut buffer = vec![0; gateway::HEADROOM];
         buffer.extend(&frame);
         let mut batch = gateway::Batch::new();

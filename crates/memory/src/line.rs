@@ -7,6 +7,7 @@
 
 use crate::sync::{observe, publish};
 use crate::{root, LineMemory};
+use abi::LineNo;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, AtomicU8, Ordering};
 
 #[cfg(target_endian = "big")]
@@ -193,12 +194,12 @@ impl Lines {
 
     /// The line with this number; an all-zero line if there is none.
     #[inline(always)]
-    pub fn at<'a>(&self, line: u32) -> &'a Line {
-        if line >= self.limit() {
+    pub fn at<'a>(&self, line: LineNo) -> &'a Line {
+        if line.0 >= self.limit() {
             return &ZERO;
         }
         // SAFETY: lines below the limit are mapped and stay mapped while the Memory lives; all access is atomic.
-        unsafe { &*self.base.add(line as usize) }
+        unsafe { &*self.base.add(line.0 as usize) }
     }
 
     /// The line with this number, which was seen to be below the limit.
@@ -206,30 +207,30 @@ impl Lines {
     /// # Safety
     /// `line` must be less than a value that `limit` returned.
     #[inline(always)]
-    pub unsafe fn at_known<'a>(&self, line: u32) -> &'a Line {
+    pub unsafe fn at_known<'a>(&self, line: LineNo) -> &'a Line {
         // SAFETY: the limit never shrinks, so the line exists (see `at`).
-        unsafe { &*self.base.add(line as usize) }
+        unsafe { &*self.base.add(line.0 as usize) }
     }
 
     /// Starts to load a line into the cache.
     #[inline(always)]
-    pub fn prefetch(&self, line: u32) {
-        prefetch_address(self.base.wrapping_add(line as usize).cast());
+    pub fn prefetch(&self, line: LineNo) {
+        prefetch_address(self.base.wrapping_add(line.0 as usize).cast());
     }
 
     /// Fills an unreachable line.
-    pub fn fill(&self, line: u32, words: &[u64; 8]) {
-        debug_assert!(line < self.limit() && line != 0);
-        if line < self.limit() {
+    pub fn fill(&self, line: LineNo, words: &[u64; 8]) {
+        debug_assert!(line.0 < self.limit() && line.0 != 0);
+        if line.0 < self.limit() {
             self.at(line).fill(words);
         }
     }
 
     /// Zeroes unreachable lines.
-    pub fn zero(&self, first: u32, lines: u32) {
-        let end = first.saturating_add(lines).min(self.limit());
-        for line in first..end {
-            self.at(line).fill(&[0; 8]);
+    pub fn zero(&self, first: LineNo, lines: u32) {
+        let end = first.0.saturating_add(lines).min(self.limit());
+        for line in first.0..end {
+            self.at(LineNo(line)).fill(&[0; 8]);
         }
     }
 }

@@ -74,7 +74,7 @@ impl SessionLines {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use abi::SEGMENT_LINES;
+    use abi::{LineNo, SEGMENT_LINES};
     use std::sync::atomic::Ordering;
 
     /// Kinds and words lie in the root, lines in the arena. Under Miri this walks every pointer of session memory on the heap.
@@ -87,7 +87,7 @@ mod tests {
         lines.kind(SESSION_SEGMENTS_MAX - 1).store(2, Ordering::Relaxed);
         let (first, last) = (std::mem::offset_of!(SessionRoot, kinds), SESSION_SEGMENTS_MAX as usize - 1);
         assert_eq!(lines.root((first + last) & !7).load(Ordering::Relaxed) >> (8 * ((first + last) & 7)) & 0xff, 2);
-        let line = lines.at(SEGMENT_LINES - 1);
+        let line = lines.at(LineNo(SEGMENT_LINES - 1));
         line.cell16(31).store(0xabcd, Ordering::Relaxed);
         line.cell32(0).store(5 << abi::SESSION_SLOT_TAG_SHIFT, Ordering::Relaxed);
         assert_eq!((line.word(7), line.slots_with(5), line.empty_slots()), (0xabcd << 48, 1, 0x7ffe));

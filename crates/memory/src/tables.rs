@@ -26,6 +26,12 @@ pub unsafe trait Memory: LineMemory<Root> {
     fn readers(&self) -> &Readers;
     /// Versions by which flow caches hold their lines (`abi::flow_cache`): FLOW_VERSIONS words.
     fn flow_versions(&self) -> &[AtomicU64];
+    /// Whether engines keep flow caches, whose lines count what they send on until they tell it.
+    fn has_flow_caches(&self) -> bool {
+        false
+    }
+    /// Has the lines of all flow caches tell their counts. Who reads counts of VPCs or VMs calls it before.
+    fn gather(&self) {}
 }
 
 /// The part in front of the lines.
@@ -80,7 +86,7 @@ impl SharedMemory {
 mod tests {
     use super::*;
     use crate::{root, Lines, RootRef};
-    use abi::SEGMENT_LINES;
+    use abi::{LineNo, SEGMENT_LINES};
 
     /// Lines exist segment by segment, zeroed; a number behind the last one reads as zero; root and statistics are what the trait
     /// promises. Under Miri this walks every pointer that the crate makes on the heap.
@@ -88,18 +94,18 @@ mod tests {
     fn lines_root_and_statistics_lie_inside_of_the_memory() {
         let memory = HeapMemory::new().unwrap();
         let (lines, root) = (Lines::new(&memory), RootRef::new(&memory));
-        assert_eq!((lines.limit(), lines.at(0).word(7)), (0, 0));
+        assert_eq!((lines.limit(), lines.at(LineNo(0)).word(7)), (0, 0));
         memory.grow(1).unwrap();
         memory.grow(2).unwrap();
         assert_eq!((memory.segments(), lines.limit()), (2, 2 * SEGMENT_LINES));
         let last = lines.limit() - 1;
-        lines.fill(last, &[1, 2, 3, 4, 5, 6, 7, 8]);
-        lines.prefetch(last);
-        assert_eq!((lines.at(last).half(0), lines.at(last).snapshot()[7]), (1, 8));
+        lines.fill(LineNo(last), &[1, 2, 3, 4, 5, 6, 7, 8]);
+        lines.prefetch(LineNo(last));
+        assert_eq!((lines.at(LineNo(last)).half(0), lines.at(LineNo(last)).snapshot()[7]), (1, 8));
         // SAFETY: `last` is below the limit.
-        assert_eq!(unsafe { lines.at_known(last) }.word(3), 4);
-        lines.zero(last, 9);
-        assert_eq!((lines.at(last).word(0), lines.at(last + 1).word(0)), (0, 0));
+        assert_eq!(unsafe { lines.at_known(LineNo(last)) }.word(3), 4);
+        lines.zero(LineNo(last), 9);
+        assert_eq!((lines.at(LineNo(last)).word(0), lines.at(LineNo(last + 1)).word(0)), (0, 0));
         root.set(root!(salt), 42);
         root.nc_chunk(255).store(7, Ordering::Relaxed);
         assert_eq!((root.get(root!(salt)), root.nc_chunk(255).load(Ordering::Relaxed)), (42, 7));
@@ -121,13 +127,13 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for n in 1..50 {
-                    lines.fill(n, &[u64::from(n); 8]);
+                    lines.fill(LineNo(n), &[u64::from(n); 8]);
                     root.set(root!(vm4), u64::from(n));
                 }
             });
             for _ in 0..50 {
                 let n = root.get(root!(vm4));
-                assert_eq!(lines.at(n as u32).snapshot(), [n; 8]);
+                assert_eq!(lines.at(LineNo(n as u32)).snapshot(), [n; 8]);
             }
         });
     }

@@ -176,10 +176,13 @@ fn a_state_table_is_chosen_sized_and_written_back_as_it_was() {
     };
     assert_eq!(of("states: exact"), None);
     let digest = of("states: digest").unwrap();
-    assert_eq!((digest.kind, digest.connections, digest.wide), (states::TableKind::Digest, 1 << 20, 1 << 18));
+    assert_eq!(
+        (digest.kind, digest.connections, digest.wide),
+        (conntrack_compact::TableKind::Digest, 1 << 20, 1 << 18)
+    );
     let compact =
         of("states: compact, connections: 1000, wideConnections: 0, registers: 5000, fingerprintBits: 16").unwrap();
-    assert_eq!((compact.kind, compact.connections, compact.wide), (states::TableKind::Compact, 1000, 0));
+    assert_eq!((compact.kind, compact.connections, compact.wide), (conntrack_compact::TableKind::Compact, 1000, 0));
     assert_eq!((compact.registers, compact.fingerprint, compact.careful), (5000, 16, false));
     assert_eq!(of("states: compact, connections: 1000, wideConnections: 24").unwrap().registers, 8 * 1024);
     assert_eq!(digest.migration, None);

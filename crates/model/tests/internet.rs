@@ -5,9 +5,9 @@ mod common;
 
 use abi::Vni;
 use compile::*;
+use conntrack::nat::{ElasticUse, Filtering};
+use conntrack::TenantLimits;
 use model::*;
-use session::nat::{ElasticUse, Filtering};
-use session::TenantLimits;
 
 const BASE: &str = "\
 apiVersion: tunny/v1

@@ -5,6 +5,7 @@
 //! port would make the kernel answer "port unreachable" to every packet. [`Silencer`] binds the VXLAN port with a filter that takes
 //! nothing, which keeps the kernel quiet.
 
+use abi::IfIndex;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -23,7 +24,7 @@ const FANOUT_IGNORE_OUTGOING: i32 = 0x4000;
 pub struct PacketSocket {
     fd: OwnedFd,
     /// Interface index.
-    pub ifindex: u32,
+    pub ifindex: IfIndex,
     regions: Vec<u8>,
     control: Vec<u8>,
     lengths: [usize; BURST],
@@ -50,12 +51,12 @@ fn socket(domain: libc::c_int, kind: libc::c_int, protocol: libc::c_int) -> io::
     unsafe { Ok(OwnedFd::from_raw_fd(check(libc::socket(domain, kind | libc::SOCK_CLOEXEC, protocol))?)) }
 }
 
-fn bind(fd: &OwnedFd, ifindex: u32, protocol: u16) -> io::Result<()> {
+fn bind(fd: &OwnedFd, ifindex: IfIndex, protocol: u16) -> io::Result<()> {
     // SAFETY: an all-zero sockaddr_ll is valid.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     address.sll_family = libc::AF_PACKET as u16;
     address.sll_protocol = protocol.to_be();
-    address.sll_ifindex = ifindex as i32;
+    address.sll_ifindex = ifindex.0 as i32;
     // SAFETY: pointer and size describe one live address.
     check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), size_of::<libc::sockaddr_ll>() as u32) })?;
     Ok(())
@@ -63,7 +64,7 @@ fn bind(fd: &OwnedFd, ifindex: u32, protocol: u16) -> io::Result<()> {
 
 impl PacketSocket {
     /// Opens a socket that only sends on `ifindex`. Needs CAP_NET_RAW.
-    pub fn egress(ifindex: u32) -> io::Result<Self> {
+    pub fn egress(ifindex: IfIndex) -> io::Result<Self> {
         let fd = socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_NONBLOCK, 0)?;
         bind(&fd, ifindex, 0)?;
         Ok(Self { fd, ifindex, regions: Vec::new(), control: Vec::new(), lengths: [0; BURST] })
@@ -71,7 +72,7 @@ impl PacketSocket {
 
     /// Opens a socket on `ifindex`. Workers that share a port give the same `fanout` group and split its flows. Needs
     /// CAP_NET_RAW.
-    pub fn open(ifindex: u32, fanout: Option<u16>) -> io::Result<Self> {
+    pub fn open(ifindex: IfIndex, fanout: Option<u16>) -> io::Result<Self> {
         // Protocol 0: nothing is received before the socket is bound to its port.
         let fd = socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_NONBLOCK, 0)?;
         set_option(&fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1i32)?;

@@ -14,16 +14,16 @@ use crate::sessionlog::SessionLog;
 use crate::states::{Hand, States};
 use crate::sweep::{Sweep, BUDGET, SWEEPS};
 use crate::uplinks::interface;
-use ::states::Backing;
-use abi::Vni;
+use abi::{IfIndex, LineNo, Vni};
 use compile::{Compile, ConntrackPlan, InlinePlan};
+use conntrack::nat::{Binding, Flow, PublicEndpoint, Translator};
+use conntrack::upgrade::Image;
+use conntrack::{Options, SessionInfo, SessionMemory, TenantLimits, Tracker};
+use conntrack_compact::Backing;
 use filter::Filter;
 use gateway::Connections;
 use model::Model;
 use parking_lot::Mutex;
-use session::nat::{Binding, Flow, PublicEndpoint, Translator};
-use session::upgrade::Image;
-use session::{Options, SessionInfo, SessionMemory, TenantLimits, Tracker};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -103,9 +103,9 @@ impl Conntrack {
         notes: &mut Vec<String>,
     ) -> Result<Conntrack, NodeError> {
         let now = monotonic_ns();
-        let refused = |e: session::AttachError| NodeError::Sessions(e.to_string());
+        let refused = |e: conntrack::AttachError| NodeError::Sessions(e.to_string());
         let (tracker, found) = match Tracker::attach(memory.clone(), options(model, salt), now) {
-            Err(session::AttachError::Layout) => {
+            Err(conntrack::AttachError::Layout) => {
                 notes.push("ATTENTION: session memory has another layout; all sessions begin anew".into());
                 (Tracker::new(memory.clone(), options(model, salt), now).map_err(refused)?, Default::default())
             }
@@ -129,7 +129,7 @@ impl Conntrack {
             tracing::info!("{} sessions taken over{rest}", found.sessions);
         }
         let told = log.clone();
-        let ends = Arc::new(move |e: &::states::Ended| told.connection_ended(e));
+        let ends = Arc::new(move |e: &conntrack_compact::Ended| told.connection_ended(e));
         let states = Arc::new(States::new(backing, connections.clone(), (instance, salt), ends));
         let conntrack = Conntrack {
             memory,
@@ -164,7 +164,7 @@ impl Conntrack {
     /// A copy of all sessions with a translator of its own, for traces: nothing that is done to it reaches the node. Without
     /// sessions if these are too many to copy. The fast path of `xdp` gets a copy, too.
     pub fn rehearsal(&self, xdp: Option<&xdp::XdpEngine>) -> Result<Arc<Connections>, NodeError> {
-        let memory = Arc::new(session::HeapMemory::new().map_err(NodeError::system("reserving memory for a copy"))?);
+        let memory = Arc::new(conntrack::HeapMemory::new().map_err(NodeError::system("reserving memory for a copy"))?);
         if self.memory.segments() <= COPIED_SEGMENTS_MAX {
             crate::table_copy::copy_sessions(&*self.memory, &*memory).map_err(NodeError::system("copying sessions"))?;
             if let Some(xdp) = xdp {
@@ -216,7 +216,7 @@ impl Conntrack {
     }
 
     /// Whether this is the translation in force.
-    pub fn translates_as(&self, spec: &session::nat::NatSpec) -> bool {
+    pub fn translates_as(&self, spec: &conntrack::nat::NatSpec) -> bool {
         self.plan.lock().spec == *spec
     }
 
@@ -445,7 +445,7 @@ fn group_of(writer: &Writer, address: IpAddr) -> Option<Option<GroupId>> {
 /// Leads one family out over a group, or nowhere.
 pub fn lead(writer: &mut Writer, ipv6: bool, group: Option<GroupId>) {
     let tables = writer.tables();
-    let now = |v6: bool| Some(tables.internet_group(v6)).filter(|line| *line != 0).map(GroupId);
+    let now = |v6: bool| Some(tables.internet_group(v6)).filter(|line| *line != LineNo(0)).map(|line| GroupId(line.0));
     let (v4, v6) = if ipv6 { (now(false), group) } else { (group, now(true)) };
     writer.set_internet(v4, v6);
 }
@@ -457,7 +457,7 @@ fn on(
     now: u64,
     plan: &ConntrackPlan,
 ) -> Result<Connections, NodeError> {
-    let refused = |e: session::AttachError| NodeError::Sessions(e.to_string());
+    let refused = |e: conntrack::AttachError| NodeError::Sessions(e.to_string());
     let (tracker, _) = Tracker::attach(memory, options, now).map_err(refused)?;
     let translator = Arc::new(Translator::new(options.salt));
     translator.configure(&plan.spec);
@@ -470,7 +470,7 @@ fn on(
 
 /// Sessions of a gateway without ports, none at first. `now` is the time of its first packet.
 pub fn offline(model: &Model, now: u64) -> Result<Arc<Connections>, NodeError> {
-    let memory = Arc::new(session::HeapMemory::new().map_err(NodeError::system("reserving session memory"))?);
+    let memory = Arc::new(conntrack::HeapMemory::new().map_err(NodeError::system("reserving session memory"))?);
     let plan = model.conntrack();
     let nat = on(memory, options(model, 0x7475_6e6e_7921), now, &plan)?;
     nat.set_filter(Arc::new(Filter::new(&plan.filter.groups, &plan.filter.members, &Filter::default())));
@@ -487,7 +487,7 @@ pub fn enter(writer: &mut Writer, model: &Model) -> Result<(), NodeError> {
     }
     // Made-up interfaces: pair n has 2n + 1 towards the servers and 2n + 2 towards the network.
     let specs = plan.inline.iter().zip(0u32..).map(|(p, n)| {
-        let port = |ifindex| InlinePort { ifindex, mtu: u16::MAX };
+        let port = |n| InlinePort { ifindex: IfIndex(n), mtu: u16::MAX };
         InlineSpec { server: port(2 * n + 1), network: port(2 * n + 2), servers: p.servers.clone() }
     });
     writer.set_inline(&specs.collect::<Vec<_>>()).map_err(NodeError::system("entering wires"))

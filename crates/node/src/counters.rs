@@ -139,6 +139,7 @@ pub fn read(tables: &Tables, vpcs: &BTreeMap<Vni, String>) -> Counters {
 }
 
 fn tenants(tables: &Tables, vpcs: &BTreeMap<Vni, String>) -> Vec<TenantCounters> {
+    tables.memory().gather();
     let _guard = tables.enter();
     let mut by_vni: BTreeMap<Vni, TenantCounters> = BTreeMap::new();
     for (vni, name) in vpcs {

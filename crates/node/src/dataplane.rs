@@ -12,6 +12,7 @@ use crate::punt::PuntSocket;
 use crate::types::Uplink;
 use crate::uplinks::{interface, Interface};
 use crate::worker::{Port, Shared, Worker};
+use abi::IfIndex;
 use gateway::Gateway;
 use model::Engine;
 use std::collections::HashSet;
@@ -67,10 +68,10 @@ pub struct DataPlane {
     connections: Option<Arc<gateway::Connections>>,
     threads: Vec<JoinHandle<Vec<Port>>>,
     /// Interfaces and queues of which the workers have the punts.
-    listening: HashSet<(u32, u32)>,
+    listening: HashSet<(IfIndex, u32)>,
     silencer: Option<Silencer>,
     service: Service,
-    served: Vec<(String, u32)>,
+    served: Vec<(String, IfIndex)>,
     uplinks: Vec<Uplink>,
     /// Why there is no fast path.
     memory_note: Option<String>,
@@ -133,18 +134,18 @@ impl DataPlane {
     }
 
     /// Session memory: on BPF maps, where it outlives this process, or of this process.
-    pub fn session_memory(&mut self) -> Result<Arc<dyn session::SessionMemory>, NodeError> {
+    pub fn session_memory(&mut self) -> Result<Arc<dyn conntrack::SessionMemory>, NodeError> {
         if let Some(xdp) = &self.xdp {
             match xdp.session_memory() {
                 Ok(memory) => return Ok(memory),
                 Err(e) => self.memory_note = Some(format!("ATTENTION: sessions end with this process. {e}")),
             }
         }
-        Ok(Arc::new(session::HeapMemory::new().map_err(NodeError::system("reserving session memory"))?))
+        Ok(Arc::new(conntrack::HeapMemory::new().map_err(NodeError::system("reserving session memory"))?))
     }
 
     /// Where state tables of the filter lie: on BPF maps, where they outlive this process, or in its memory.
-    pub fn states_backing(&mut self) -> Arc<dyn states::Backing> {
+    pub fn states_backing(&mut self) -> Arc<dyn conntrack_compact::Backing> {
         if let Some(xdp) = &self.xdp {
             match xdp.states() {
                 Ok(backing) => return backing,
@@ -153,7 +154,7 @@ impl DataPlane {
                 }
             }
         }
-        Arc::new(states::HeapSlots::default())
+        Arc::new(conntrack_compact::HeapSlots::default())
     }
 
     /// Why there is no fast path though it was tried.
@@ -330,7 +331,7 @@ impl DataPlane {
     }
 
     /// Whether an interface's program is to run in another mode than now.
-    fn changes_mode(&self, ifindex: u32) -> bool {
+    fn changes_mode(&self, ifindex: IfIndex) -> bool {
         let mode =
             self.xdp.as_ref().and_then(|xdp| xdp.attached().into_iter().find(|a| a.ifindex == ifindex)).map(|a| a.mode);
         mode.is_some() && mode == unwanted(self.service.engine)
@@ -416,7 +417,7 @@ impl DataPlane {
             let mut open = sockets.packets_of(i.ifindex);
             if open.len() != ports.len() {
                 // A number that two nodes on one port do not share.
-                let fanout = (count > 1).then_some((std::process::id() ^ i.ifindex << 8) as u16);
+                let fanout = (count > 1).then_some((std::process::id() ^ i.ifindex.0 << 8) as u16);
                 open = (0..count)
                     .map(|_| PacketSocket::open(i.ifindex, fanout))
                     .collect::<Result<_, _>>()
@@ -426,7 +427,7 @@ impl DataPlane {
                 list.push(Port::Packet(socket));
             }
         }
-        let fast: Vec<u32> =
+        let fast: Vec<IfIndex> =
             interfaces.iter().zip(modes).filter(|(_, mode)| **mode != "user").map(|(i, _)| i.ifindex).collect();
         let punts: Vec<PuntSocket> =
             sockets.punts.into_iter().filter(|socket| fast.contains(&socket.ifindex())).collect();
@@ -487,7 +488,7 @@ struct Sockets {
 
 impl Sockets {
     /// Takes out those that serve a whole interface.
-    fn packets_of(&mut self, ifindex: u32) -> Vec<PacketSocket> {
+    fn packets_of(&mut self, ifindex: IfIndex) -> Vec<PacketSocket> {
         let (of, others) = std::mem::take(&mut self.packets).into_iter().partition(|socket| socket.ifindex == ifindex);
         self.packets = others;
         of
@@ -505,5 +506,5 @@ fn unwanted(engine: Engine) -> Option<xdp::Mode> {
 
 fn uplink(i: &Interface, mode: &str) -> Uplink {
     let Interface { name, ifindex, mtu, up, queues } = i.clone();
-    Uplink { name, ifindex, mode: mode.to_string(), queues, mtu, up }
+    Uplink { name, ifindex: ifindex.0, mode: mode.to_string(), queues, mtu, up }
 }

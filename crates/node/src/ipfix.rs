@@ -7,7 +7,7 @@
 //! five fixed templates of which this file is all.
 
 use crate::sessionlog::Record;
-use session::EndReason;
+use conntrack::EndReason;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
     use crate::sessionlog::End;
     use abi::Vni;
-    use session::{InnerKey, OuterKey};
+    use conntrack::{InnerKey, OuterKey};
 
     fn number(b: &[u8]) -> u64 {
         b.iter().fold(0, |n, b| n << 8 | u64::from(*b))

@@ -433,6 +433,7 @@ impl Node {
             }
         }
         let tables = self.tables();
+        tables.memory().gather();
         let _guard = tables.enter();
         for (name, vni, address) in places {
             let Some(tenant) = tables.tenant(vni) else { continue };

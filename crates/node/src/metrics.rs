@@ -36,7 +36,7 @@ pub struct Scrape {
     /// What of them has migrated to the software path.
     pub migration: crate::states::MigrationView,
     /// Counters of sessions.
-    pub sessions: session::TrackerStats,
+    pub sessions: conntrack::TrackerStats,
     /// How full the pools are.
     pub pools: Vec<PoolView>,
     /// What each VPC with a way to the Internet holds.

@@ -4,6 +4,7 @@
 
 use crate::error::NodeError;
 use crate::pcap::Packet;
+use abi::IfIndex;
 use compile::Compile;
 use gateway::{Batch, Connections, Frame, Gateway, Verdict, HEADROOM};
 use model::{Kind, Model, Object};
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use tables::{GroupId, HeapMemory, NexthopSpec, Writer, WriterOptions};
 
 /// Port number that everything comes from and leaves by.
-pub const PORT: u32 = 1;
+pub const PORT: IfIndex = IfIndex(1);
 /// Packets read at once.
 pub const AHEAD: usize = 256;
 /// Time between two looks at what has expired, ns: that of a node.

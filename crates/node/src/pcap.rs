@@ -4,6 +4,7 @@
 //! A reader takes one record at a time, so a capture may be larger than memory; a record has 8 MB at most. Everything in a file is an
 //! outside byte: a cut-off end is an error that names the packet.
 
+use abi::IfIndex;
 use pcap_file::pcap::{PcapHeader, PcapReader, RawPcapPacket};
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
 use pcap_file::pcapng::blocks::interface_description::{InterfaceDescriptionBlock, InterfaceDescriptionOption};
@@ -237,7 +238,7 @@ impl<W: Write> PcapWriter<W> {
 /// Writes pcapng with a comment on each packet.
 pub struct PcapNgWriter<W: Write> {
     inner: pcap_file::pcapng::PcapNgWriter<W>,
-    interfaces: Vec<u32>,
+    interfaces: Vec<IfIndex>,
 }
 
 impl<W: Write> PcapNgWriter<W> {
@@ -252,7 +253,7 @@ impl<W: Write> PcapNgWriter<W> {
     /// Adds a packet that came in on `ifindex`, called `name`.
     pub fn write(
         &mut self,
-        ifindex: u32,
+        ifindex: IfIndex,
         name: &str,
         time_ns: u64,
         length: u32,

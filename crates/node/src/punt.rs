@@ -2,6 +2,7 @@
 //! What the fast path punts, taken in over AF_XDP, and the way out by the same socket.
 
 use crate::error::NodeError;
+use abi::IfIndex;
 use gateway::{Batch, Frame};
 use tables::Tables;
 use xdp::{AfXdpOptions, AfXdpSocket, XdpEngine};
@@ -15,7 +16,7 @@ pub struct PuntSocket {
 
 impl PuntSocket {
     /// Opens the socket and makes it the listener for the punts of its queue.
-    pub fn open(engine: &XdpEngine, tables: &Tables, ifindex: u32, queue: u32) -> Result<Self, NodeError> {
+    pub fn open(engine: &XdpEngine, tables: &Tables, ifindex: IfIndex, queue: u32) -> Result<Self, NodeError> {
         let options = AfXdpOptions::new(ifindex, queue);
         let socket = AfXdpSocket::open(options)?;
         let ring = engine.set_listener(ifindex, queue, socket.raw_fd())?;
@@ -30,7 +31,7 @@ impl PuntSocket {
     }
 
     /// Interface.
-    pub fn ifindex(&self) -> u32 {
+    pub fn ifindex(&self) -> IfIndex {
         self.socket.port().0
     }
 

@@ -22,7 +22,7 @@ use crate::store::Persist;
 use crate::tabledump::Cursor;
 use crate::top::{between, cpu_times, Reading};
 use crate::types::{ApplyReport, CommitTimes, Counters, Level, Neighbour, Status, Step, Top, LIST_END};
-use abi::Vni;
+use abi::{IfIndex, Vni};
 use compile::{Compile, CompilePlan, ConntrackPlan};
 use model::{ConfigError, Documents, Kind, Model, Object, Plan};
 use parking_lot::{Mutex, MutexGuard};
@@ -327,7 +327,7 @@ impl Node {
     /// `GET /v1/neighbours`.
     pub fn neighbours(&self) -> Vec<Neighbour> {
         let Some(underlay) = self.underlay.get() else { return Vec::new() };
-        let mut ncs: BTreeMap<(u32, IpAddr), u64> = BTreeMap::new();
+        let mut ncs: BTreeMap<(IfIndex, IpAddr), u64> = BTreeMap::new();
         {
             let writer = self.writer.lock();
             let groups: BTreeMap<_, _> = writer.groups().into_iter().map(|(id, members)| (id.0, members)).collect();
@@ -693,9 +693,9 @@ impl Node {
     }
 
     /// Refuses a port that is none of the node's, if it has any.
-    fn served(&self, ifindex: u32) -> Result<u32, NodeError> {
+    fn served(&self, ifindex: IfIndex) -> Result<IfIndex, NodeError> {
         let ports = self.plane.lock().uplinks();
-        if ports.is_empty() || ports.iter().any(|p| p.ifindex == ifindex) {
+        if ports.is_empty() || ports.iter().any(|p| IfIndex(p.ifindex) == ifindex) {
             return Ok(ifindex);
         }
         let known: Vec<String> = ports.iter().map(|p| format!("{} ({})", p.ifindex, p.name)).collect();
@@ -723,8 +723,8 @@ impl Node {
     pub fn trace(&self, request: &crate::trace::Request) -> Result<crate::trace::Report, NodeError> {
         let frame = request.bytes(&self.tables())?;
         let ifindex = match request.ifindex {
-            0 => self.plane.lock().uplinks().first().map_or(1, |u| u.ifindex),
-            given => self.served(given)?,
+            0 => self.plane.lock().uplinks().first().map_or(IfIndex(1), |u| IfIndex(u.ifindex)),
+            given => self.served(IfIndex(given))?,
         };
         let heap: Arc<dyn Memory> =
             Arc::new(tables::HeapMemory::new().map_err(NodeError::system("reserving memory for a copy"))?);

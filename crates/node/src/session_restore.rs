@@ -2,8 +2,8 @@
 //! What a translator that begins takes from the sessions in memory.
 
 use crate::conntrack::binding;
+use conntrack::{Cursor, EndReason, Owner, SessionInfo};
 use gateway::Connections;
-use session::{Cursor, EndReason, Owner, SessionInfo};
 use std::net::IpAddr;
 use tables::PublicPrefix;
 

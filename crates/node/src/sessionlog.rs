@@ -8,9 +8,9 @@
 use crate::counters::monotonic_ns;
 use crate::ipfix::Exporter;
 use abi::Vni;
+use conntrack::{Direction, EndReason, Ended, InnerKey, NewSession, OuterKey, Owner};
 use parking_lot::{Mutex, RwLock};
 use serde_json::json;
-use session::{Direction, EndReason, Ended, InnerKey, NewSession, OuterKey, Owner};
 use std::collections::HashMap;
 use std::io::Write;
 use std::net::IpAddr;
@@ -330,16 +330,16 @@ impl SessionLog {
 
 impl SessionLog {
     /// A connection of a state table ended, now or within the last tenth of a second. Neither its start nor what it carried is known.
-    pub fn connection_ended(&self, e: &states::Ended) {
+    pub fn connection_ended(&self, e: &conntrack_compact::Ended) {
         if !self.on.load(Ordering::Relaxed) {
             return;
         }
         let now = monotonic_ns();
         let s = crate::states::as_session(&e.key, &e.connection, now);
         let reason = match e.why {
-            states::Why::Timeout => EndReason::Timeout,
-            states::Why::Reset | states::Why::Closed => EndReason::Closed,
-            states::Why::Revoked => EndReason::Removed,
+            conntrack_compact::Why::Timeout => EndReason::Timeout,
+            conntrack_compact::Why::Reset | conntrack_compact::Why::Closed => EndReason::Closed,
+            conntrack_compact::Why::Revoked => EndReason::Removed,
         };
         let end = Some(End { time: self.wall_ms(now), reason, state: s.state.name(), counts: None });
         let (refused, pair, from_outside, start) = (None, true, s.from_outside, 0);

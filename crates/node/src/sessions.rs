@@ -8,9 +8,9 @@ use crate::error::NodeError;
 use crate::listing::Pages;
 use crate::types::Counters;
 use abi::Vni;
+use conntrack::nat::ElasticUse;
+use conntrack::{Cursor, Filter, Owner, SessionInfo, State, TenantLimits, Tracker};
 use serde::{Deserialize, Serialize};
-use session::nat::ElasticUse;
-use session::{Cursor, Filter, Owner, SessionInfo, State, TenantLimits, Tracker};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -144,7 +144,7 @@ pub struct Listing {
     vpcs: BTreeMap<Vni, String>,
     at: Option<Cursor>,
     /// Of the state table, and where to go on in it.
-    states: (Option<Arc<::states::Shared>>, Option<u64>),
+    states: (Option<Arc<conntrack_compact::Shared>>, Option<u64>),
     left: u64,
     /// One was found that the limit leaves out.
     more: bool,
@@ -380,8 +380,8 @@ pub struct Shares {
 
 /// How full pools are.
 pub fn pools(conntrack: &Conntrack) -> Vec<PoolView> {
-    let percent = |p: &session::nat::PoolUse| if p.ports == 0 { 0.0 } else { p.held as f64 / p.ports as f64 * 100.0 };
-    let view = |p: session::nat::PoolUse| PoolView {
+    let percent = |p: &conntrack::nat::PoolUse| if p.ports == 0 { 0.0 } else { p.held as f64 / p.ports as f64 * 100.0 };
+    let view = |p: conntrack::nat::PoolUse| PoolView {
         percent: percent(&p),
         pool: p.name,
         addresses: p.addresses,

@@ -8,16 +8,16 @@
 use crate::agent::link::{AgentLink, Hearers, Target};
 use crate::error::NodeError;
 use crate::table_copy::copy_words_of;
-use ::states::{Adopted, Backing, Connection, Ended, Fsm, HeapSlots, Key, Recovered, Shared, Spec, Timeouts};
 use abi::{Vni, STATES_SLOT_COUNT, STATES_SLOT_RECORDS, STATES_SLOT_TABLE};
+use conntrack::{
+    Cursor, Direction, EndReason, Filter, InnerKey, L4View, NewSession, Owner, PairKey, Segment, SessionInfo,
+    SessionMemory, State,
+};
+use conntrack_compact::{Adopted, Backing, Connection, Ended, Fsm, HeapSlots, Key, Recovered, Shared, Spec, Timeouts};
 use gateway::Connections;
 use model::RemoteAgent;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use session::{
-    Cursor, Direction, EndReason, Filter, InnerKey, L4View, NewSession, Owner, PairKey, Segment, SessionInfo,
-    SessionMemory, State,
-};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
@@ -82,7 +82,7 @@ impl States {
         let lines = wanted.lines().map_err(|e| NodeError::States(e.to_string()))?;
         let slots = [(STATES_SLOT_TABLE, lines), (STATES_SLOT_RECORDS, wanted.record_lines())];
         let made = slots.into_iter().try_for_each(|(slot, lines)| {
-            let failed = |source| NodeError::States(::states::OpenError::Memory { lines, source }.to_string());
+            let failed = |source| NodeError::States(conntrack_compact::OpenError::Memory { lines, source }.to_string());
             self.backing.make(slot, lines).map(drop).map_err(failed)
         });
         slots.into_iter().for_each(|(slot, _)| self.backing.give_back(slot));
@@ -93,7 +93,7 @@ impl States {
     pub fn set(
         &self,
         (spec, agent): (Option<Spec>, Option<&RemoteAgent>),
-        timeouts: &session::Timeouts,
+        timeouts: &conntrack::Timeouts,
         now: u64,
         notes: &mut Vec<String>,
     ) -> Result<(), NodeError> {
@@ -125,7 +125,7 @@ impl States {
             (None, _) => {
                 // Sessions first, then the table goes: the fast path reads the one or the other. (A predecessor may have left
                 // the table, and the choice is another one since.)
-                self.to_sessions(&::states::left_connections(&*self.backing), now);
+                self.to_sessions(&conntrack_compact::left_connections(&*self.backing), now);
                 self.to_sessions(&known, now);
                 let failed = |e: std::io::Error| NodeError::States(e.to_string());
                 (0..STATES_SLOT_COUNT).try_for_each(|slot| self.backing.clear(slot)).map_err(failed)?;
@@ -166,7 +166,7 @@ impl States {
         now: u64,
     ) -> Result<Shared, NodeError> {
         let mut mine = self.open_sessions(now);
-        let here = ::states::left_connections(&*self.backing);
+        let here = conntrack_compact::left_connections(&*self.backing);
         mine.extend(here.iter().chain(known).filter_map(|(key, c)| established(key, c)));
         Shared::open_remote(&self.backing, (&self.name, spec), self.salt, timeouts, mine)
             .map_err(|e| NodeError::States(e.to_string()))
@@ -336,7 +336,7 @@ impl States {
             None => Shared::open_remote(&heap, (&self.name, spec), self.salt, Timeouts::default(), Vec::new())
                 .map(|s| Some(Arc::new(s))),
         })
-        .map_err(|e: ::states::OpenError| failed(&e))
+        .map_err(|e: conntrack_compact::OpenError| failed(&e))
     }
 
     fn copy(&self, to: &dyn Backing) -> std::io::Result<()> {
@@ -357,11 +357,11 @@ impl States {
             return MigrationView::default();
         };
         let name = |vni: Vni| vpcs.get(&vni).cloned().unwrap_or_default();
-        let vpc = |t: &::states::TenantMigration| {
+        let vpc = |t: &conntrack_compact::TenantMigration| {
             let prefixes = m.entries.iter().filter(|(e, ..)| e.vni == t.vni).count() as u64;
             MigrationVpc { vni: t.vni.0, vpc: name(t.vni), weight: t.weight, fast: t.fast, software: t.away, prefixes }
         };
-        let prefix = |(e, connections, bytes): &(::states::Entry, u64, u64)| MigrationPrefix {
+        let prefix = |(e, connections, bytes): &(conntrack_compact::Entry, u64, u64)| MigrationPrefix {
             vni: e.vni.0,
             vpc: name(e.vni),
             prefix: e.to_string(),
@@ -396,7 +396,7 @@ impl States {
         };
         let (s, mut tenants) = (states.status(), states.tenants());
         tenants.sort_unstable_by_key(|(vni, _)| *vni);
-        let vpc = |(vni, n): (Vni, ::states::TenantUse)| StatesVpc {
+        let vpc = |(vni, n): (Vni, conntrack_compact::TenantUse)| StatesVpc {
             vni: vni.0,
             vpc: vpcs.get(&vni).cloned().unwrap_or_default(),
             connections: n.connections,
@@ -439,7 +439,7 @@ fn some_connections(states: &Shared) -> Option<Vec<(Key, Connection)>> {
 pub fn offline(
     nat: &Connections,
     spec: Option<Spec>,
-    timeouts: &session::Timeouts,
+    timeouts: &conntrack::Timeouts,
     salt: u64,
 ) -> Result<(), NodeError> {
     let Some(spec) = spec else { return Ok(()) };
@@ -458,7 +458,7 @@ fn adopted(s: &SessionInfo) -> Option<Adopted> {
 
 /// A connection that another agent knows, if it is established.
 fn established(key: &Key, c: &Connection) -> Option<Adopted> {
-    let open = c.tcp.map_or(c.state != ::states::State::Opening, |fsm| fsm == Fsm::Established);
+    let open = c.tcp.map_or(c.state != conntrack_compact::State::Opening, |fsm| fsm == Fsm::Established);
     open.then_some(Adopted { key: *key, tcp: c.tcp.is_some(), began: c.began })
 }
 
@@ -489,7 +489,7 @@ pub fn as_session(key: &Key, c: &Connection, now: u64) -> SessionInfo {
         Some(Fsm::FinWait | Fsm::CloseWait) => State::FinOut,
         Some(Fsm::LastAck) => State::FinBoth,
         Some(Fsm::TimeWait) => State::TimeWait,
-        None if c.state == ::states::State::Opening => State::OneSided,
+        None if c.state == conntrack_compact::State::Opening => State::OneSided,
         None => State::Paired,
     };
     SessionInfo {

@@ -3,8 +3,8 @@
 //! back.
 
 use crate::counters::monotonic_ns;
+use conntrack::{Cursor, EndReason};
 use gateway::Connections;
-use session::{Cursor, EndReason};
 use tables::Tables;
 
 /// Sessions that are looked at in one go; in between workers get at the locks.

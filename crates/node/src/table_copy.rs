@@ -3,7 +3,7 @@
 //! of the running gateway notice.
 
 use abi::{Root, SessionRoot, LINE_BYTES};
-use session::SessionMemory;
+use conntrack::SessionMemory;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tables::Memory;

@@ -4,7 +4,7 @@
 
 use crate::error::NodeError;
 use abi::Mac;
-use abi::Vni;
+use abi::{NcId, Vni};
 use model::Kind;
 use serde_json::{json, Value};
 use std::collections::{BTreeMap, VecDeque};
@@ -22,7 +22,7 @@ pub struct Cursor {
     name: String,
     kinds: VecDeque<Kind>,
     /// What is left of the kind.
-    ncs: Option<VecDeque<(IpAddr, u32, Option<GroupId>)>>,
+    ncs: Option<VecDeque<(IpAddr, NcId, Option<GroupId>)>>,
     vnis: Option<VecDeque<Vni>>,
     /// The next MAC address of the first of `vnis`.
     mac: u64,
@@ -88,7 +88,7 @@ impl Cursor {
         while list.len() < most {
             let Some((address, id, group)) = left.pop_front() else { return false };
             if self.wants(&address.to_string()) {
-                let spec = json!({"address": address.to_string(), "id": id, "group": group.map(|g| g.0)});
+                let spec = json!({"address": address.to_string(), "id": id.0, "group": group.map(|g| g.0)});
                 list.push(object(Kind::Nc, &address.to_string(), spec));
             }
         }
@@ -152,7 +152,7 @@ fn texts(addresses: &[IpAddr]) -> Vec<String> {
 fn of_vm(vpc: &str, vm: &VmDump) -> Value {
     let name = format!("{vpc}/{}", vm.addresses.first().map_or(String::new(), |a| a.to_string()));
     let spec = json!({"vpc": vpc, "addresses": texts(&vm.addresses), "mac": Mac(vm.mac).to_string(),
-        "nc": vm.nc.to_string(), "id": vm.id, "metered": vm.metered});
+        "nc": vm.nc.to_string(), "id": vm.id.0, "metered": vm.metered});
     object(Kind::Vm, &name, spec)
 }
 

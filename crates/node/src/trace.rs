@@ -6,7 +6,7 @@
 
 use crate::describe::{from_hex, to_hex};
 use crate::error::NodeError;
-use abi::{DropReason, PuntReason};
+use abi::{DropReason, IfIndex, PuntReason};
 use gateway::{Batch, Event, Frame, Gateway, Trace, Verdict, HEADROOM};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -110,7 +110,13 @@ impl Request {
 
 /// Runs a frame through the stages over `memory`, which must be nobody else's: a copy, or tables made for this.
 /// So must `nat` be.
-pub fn run(memory: Arc<dyn Memory>, nat: Arc<gateway::Connections>, frame: &[u8], ifindex: u32, now_ns: u64) -> Report {
+pub fn run(
+    memory: Arc<dyn Memory>,
+    nat: Arc<gateway::Connections>,
+    frame: &[u8],
+    ifindex: IfIndex,
+    now_ns: u64,
+) -> Report {
     let tables = Tables::new(memory);
     let (slots, _) = tables.slots();
     let mut gateway = Gateway::with_connections(tables, slots.saturating_sub(1), nat);
@@ -141,7 +147,7 @@ pub fn run(memory: Arc<dyn Memory>, nat: Arc<gateway::Connections>, frame: &[u8]
         }
     };
     report.verdict = verdict.into();
-    report.egress = egress;
+    report.egress = egress.map(u32::from);
     if egress.is_some() {
         report.out = Some(to_hex(done.data()));
         report.changed = changes(frame, done.data());
@@ -151,10 +157,10 @@ pub fn run(memory: Arc<dyn Memory>, nat: Arc<gateway::Connections>, frame: &[u8]
 }
 
 /// Runs the XDP program over `engine`, which must be nobody else's, and compares.
-pub fn run_xdp(engine: &XdpEngine, frame: &[u8], ifindex: u32, software: &Report) -> Result<FastPath, NodeError> {
+pub fn run_xdp(engine: &XdpEngine, frame: &[u8], ifindex: IfIndex, software: &Report) -> Result<FastPath, NodeError> {
     let _listener = engine.prepare_test(ifindex)?;
     if let Some(egress) = software.egress {
-        engine.add_port(egress)?;
+        engine.add_port(IfIndex(egress))?;
     }
     let run = engine.test_run(frame, ifindex, 1)?;
     let bytes = to_hex(&run.frame);
@@ -231,7 +237,7 @@ mod tests {
         };
         // green has Snat alone; web1 of red has an address of its own, which is the same private one.
         let report = trace("vni=300 src=10.0.0.5 dst=198.51.100.7 udp sport=4000 dport=53 from=192.0.2.11");
-        assert_eq!((report.verdict.as_str(), report.egress), ("forward", Some(PORT)), "{report:?}");
+        assert_eq!((report.verdict.as_str(), report.egress), ("forward", Some(PORT.0)), "{report:?}");
         assert!(report.steps.iter().any(|s| s.stage == "nat"), "{:?}", report.steps);
         let out = from_hex(report.out.as_deref().unwrap()).unwrap();
         assert_eq!(

@@ -9,10 +9,10 @@
 //! in which no engine counts.
 
 use crate::conntrack::Conntrack;
-use ::states::upgrade::OldRecords;
 use abi::{DropReason, Stats, Vni, LAYOUTS, LIMITS, SESSION_LAYOUTS, STATES_LAYOUTS};
+use conntrack::upgrade::OldMemory;
+use conntrack_compact::upgrade::OldRecords;
 use serde_json::{json, Value};
-use session::upgrade::OldMemory;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,7 +41,7 @@ pub fn description() -> Value {
         .collect();
     let limits: BTreeMap<&str, u64> = LIMITS.iter().map(|(name, value, _)| (*name, *value)).collect();
     json!({"layout": format!("{:016x}", abi::layout_hash()), "structures": structures, "limits": limits,
-        "states": {"recordFormat": ::states::upgrade::RECORD_FORMAT},
+        "states": {"recordFormat": conntrack_compact::upgrade::RECORD_FORMAT},
         "bits": {"TABLE_REF_BUCKETS_SHIFT": abi::TABLE_REF_BUCKETS_SHIFT}})
 }
 
@@ -133,7 +133,7 @@ impl Predecessor {
 
 impl Predecessor {
     /// The connections of its state table, if it had one whose agent was in its process, or why they are lost.
-    pub fn connections(&self) -> Result<Vec<(::states::Key, ::states::Connection)>, String> {
+    pub fn connections(&self) -> Result<Vec<(conntrack_compact::Key, conntrack_compact::Connection)>, String> {
         let lost = |why: String| {
             Err(format!("ATTENTION: connections of the state table of layout {:016x} are lost: {why}", self.hash))
         };
@@ -144,7 +144,7 @@ impl Predecessor {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(e) => return lost(format!("its maps cannot be opened: {e}")),
         };
-        if self.old.number("/states/recordFormat") != Some(::states::upgrade::RECORD_FORMAT as usize) {
+        if self.old.number("/states/recordFormat") != Some(conntrack_compact::upgrade::RECORD_FORMAT as usize) {
             return lost("its records have another meaning".into());
         }
         let words = memory.words();
@@ -212,7 +212,7 @@ pub struct Sessions<'a> {
 }
 
 impl Sessions<'_> {
-    fn export(&self, each: &mut dyn FnMut(&session::upgrade::Image)) {
+    fn export(&self, each: &mut dyn FnMut(&conntrack::upgrade::Image)) {
         let old = OldMemory {
             field: &|structure, field| self.of.old.field(structure, field, "offset"),
             root: &|at| self.memory.root(at),

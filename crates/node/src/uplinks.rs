@@ -2,6 +2,7 @@
 //! What the node needs to know of its ports. By ioctl, not from /sys: that shows the network namespace in which it was
 //! mounted, not the one in which the node runs.
 
+use abi::IfIndex;
 use nix::net::if_::if_nametoindex;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -29,7 +30,7 @@ pub struct Interface {
     /// Name.
     pub name: String,
     /// Index.
-    pub ifindex: u32,
+    pub ifindex: IfIndex,
     /// MTU.
     pub mtu: u32,
     /// Administratively up and with a carrier.
@@ -40,7 +41,7 @@ pub struct Interface {
 
 /// Looks a port up in the network namespace of the calling thread.
 pub fn interface(name: &str) -> io::Result<Interface> {
-    let ifindex = if_nametoindex(name)?;
+    let ifindex = IfIndex(if_nametoindex(name)?);
     let socket = control_socket()?;
     let mut request = request(name);
     ioctl(&socket, libc::SIOCGIFMTU, &mut request)?;

@@ -9,7 +9,7 @@
 use crate::afpacket::{PacketSocket, HEADROOM};
 use crate::counters::monotonic_ns;
 use crate::events::Hub;
-use abi::{DropReason, Event};
+use abi::{DropReason, Event, IfIndex};
 use gateway::{Batch, Frame, Gateway, Verdict};
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -59,11 +59,11 @@ impl Port {
 struct Outbox {
     bytes: Vec<u8>,
     /// Interface, length, whether it is an answer.
-    packets: Vec<(u32, usize, bool)>,
+    packets: Vec<(IfIndex, usize, bool)>,
 }
 
 impl Outbox {
-    fn put(&mut self, ifindex: u32, data: &[u8], answer: bool) {
+    fn put(&mut self, ifindex: IfIndex, data: &[u8], answer: bool) {
         self.bytes.extend_from_slice(data);
         self.packets.push((ifindex, data.len(), answer));
     }
@@ -74,7 +74,7 @@ pub struct Worker {
     gateway: Gateway,
     ports: Vec<Port>,
     /// Sockets to send on, by interface.
-    egress: HashMap<u32, PacketSocket>,
+    egress: HashMap<IfIndex, PacketSocket>,
     injector: Option<xdp::Injector>,
     shared: Shared,
     samples: u64,
@@ -87,7 +87,7 @@ struct WakeUp(UnixStream);
 
 impl WakeUp {
     /// None, said aloud, if the system has no descriptors: then answers wait until the worker looks by itself.
-    fn new(completions: &states::Completions) -> Option<WakeUp> {
+    fn new(completions: &conntrack_compact::Completions) -> Option<WakeUp> {
         let pair = UnixStream::pair().and_then(|(wake_up, other_end)| {
             wake_up.set_nonblocking(true)?;
             other_end.set_nonblocking(true)?;
@@ -280,14 +280,14 @@ impl Worker {
 /// How packets leave.
 enum Egress<'a> {
     /// From where they lie.
-    Now(&'a HashMap<u32, PacketSocket>),
+    Now(&'a HashMap<IfIndex, PacketSocket>),
     /// Copied, when the batch is done.
     Later(&'a mut Outbox),
 }
 
 impl Egress<'_> {
     /// Sends or queues; false if the packet was not taken.
-    fn send(&mut self, ifindex: u32, data: &[u8], answer: bool) -> bool {
+    fn send(&mut self, ifindex: IfIndex, data: &[u8], answer: bool) -> bool {
         match self {
             Egress::Now(egress) => egress.get(&ifindex).is_some_and(|socket| socket.send(data)),
             Egress::Later(outbox) => {
@@ -317,7 +317,7 @@ fn event(frame: &Frame<'_>, kind: u8, reason: u8) -> Event {
     data[..captured].copy_from_slice(&bytes[..captured]);
     Event {
         time: monotonic_ns(),
-        ifindex: frame.ifindex,
+        ifindex: frame.ifindex.0,
         vni: crate::flows::vni(&data[..captured]).unwrap_or_default().0,
         length: bytes.len() as u32,
         captured: captured as u16,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Captures are read back as they were written; damage is an error and never a panic.
 
+use abi::IfIndex;
 use node::pcap::{Packet, PcapError, PcapNgWriter, PcapWriter, Reader};
 
 fn all(bytes: &[u8]) -> Result<Vec<Packet>, PcapError> {
@@ -19,8 +20,8 @@ fn samples() -> [Vec<u8>; 2] {
     writer.write(5, &[4; 61]).unwrap();
     let mut ng = Vec::new();
     let mut writer = PcapNgWriter::new(&mut ng, "tunny").unwrap();
-    writer.write(3, "eth0", 1_700_000_000_123_456_789, 3, &[1, 2, 3], "vm_unknown").unwrap();
-    writer.write(4, "eth1", 5, 61, &[4; 61], "").unwrap();
+    writer.write(IfIndex(3), "eth0", 1_700_000_000_123_456_789, 3, &[1, 2, 3], "vm_unknown").unwrap();
+    writer.write(IfIndex(4), "eth1", 5, 61, &[4; 61], "").unwrap();
     [plain, ng]
 }
 

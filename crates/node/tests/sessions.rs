@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What `tunny get ports` says of a VPC's sessions: which of them the fast path serves, also after a restart, and what was refused.
 
-use abi::Vni;
+use abi::{IfIndex, Vni};
 use compile::{Compile, CompilePlan};
+use conntrack::nat::Flow;
+use conntrack::{Cursor, Direction, Filter, HeapMemory, InnerKey, L4View, NewSession, OuterKey, Owner, SessionMemory};
 use gateway::{Batch, Frame, Gateway, HEADROOM};
 use node::conntrack::Conntrack;
 use node::sessions::{ElasticView, SessionQuery};
-use session::nat::Flow;
-use session::{Cursor, Direction, Filter, HeapMemory, InnerKey, L4View, NewSession, OuterKey, Owner, SessionMemory};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -48,7 +48,8 @@ fn tables(model: &model::Model) -> Writer {
 }
 
 fn open(memory: &Arc<dyn SessionMemory>, model: &model::Model, writer: &mut Writer) -> Conntrack {
-    let memories = (memory.clone(), Arc::new(states::HeapSlots::default()) as Arc<dyn states::Backing>);
+    let memories =
+        (memory.clone(), Arc::new(conntrack_compact::HeapSlots::default()) as Arc<dyn conntrack_compact::Backing>);
     Conntrack::open((memories, "n"), model, writer, (1, false), &mut Vec::new()).unwrap()
 }
 
@@ -105,7 +106,7 @@ fn send(gateway: &mut Gateway, writer: &Writer, description: &str) -> gateway::V
     let mut bytes = [vec![0; HEADROOM], frame].concat();
     let length = bytes.len() - HEADROOM;
     let mut batch = Batch::new();
-    assert!(batch.push(Frame::new(&mut bytes, HEADROOM, length, 1)).is_ok());
+    assert!(batch.push(Frame::new(&mut bytes, HEADROOM, length, IfIndex(1))).is_ok());
     gateway.process(&mut batch, node::counters::monotonic_ns());
     batch.frames()[0].verdict
 }

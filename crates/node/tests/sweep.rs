@@ -4,11 +4,11 @@
 
 use abi::Vni;
 use compile::{Compile, CompilePlan};
-use node::conntrack::Conntrack;
-use session::nat::{Flow, Refusal};
-use session::{
+use conntrack::nat::{Flow, Refusal};
+use conntrack::{
     Direction, EndReason, HeapMemory, InnerKey, L4View, NewSession, OuterKey, Owner, PairKey, SessionMemory,
 };
+use node::conntrack::Conntrack;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -69,7 +69,8 @@ fn a_sweep_that_was_cut_off_is_made_by_the_next_node() {
     let mut writer = Writer::create(Arc::new(tables::HeapMemory::new().unwrap()), WriterOptions::default()).unwrap();
     writer.commit(&model.full_commit()).unwrap();
     let open = |model: &model::Model, writer: &mut Writer| {
-        let memories = (memory.clone(), Arc::new(states::HeapSlots::default()) as Arc<dyn states::Backing>);
+        let memories =
+            (memory.clone(), Arc::new(conntrack_compact::HeapSlots::default()) as Arc<dyn conntrack_compact::Backing>);
         Conntrack::open((memories, "n"), model, writer, (1, false), &mut Vec::new()).unwrap()
     };
     let first = open(&model, &mut writer);
@@ -148,7 +149,7 @@ fn a_snat_that_moves_to_another_pool_leaves_no_session_no_port_and_no_quota_behi
     let memory: Arc<dyn SessionMemory> = Arc::new(HeapMemory::new().unwrap());
     let mut writer = Writer::create(Arc::new(tables::HeapMemory::new().unwrap()), WriterOptions::default()).unwrap();
     writer.commit(&model.full_commit()).unwrap();
-    let memories = (memory, Arc::new(states::HeapSlots::default()) as Arc<dyn states::Backing>);
+    let memories = (memory, Arc::new(conntrack_compact::HeapSlots::default()) as Arc<dyn conntrack_compact::Backing>);
     let conntrack = Conntrack::open((memories, "n"), &model, &mut writer, (1, false), &mut Vec::new()).unwrap();
     conntrack.start().unwrap();
     (0..60).for_each(|port| outward(&conntrack, &writer, Vni(7), port).unwrap());

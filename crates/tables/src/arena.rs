@@ -12,7 +12,7 @@
 //! array crosses a segment boundary, so that a BPF program may add to a pointer inside a block.
 
 use crate::Memory;
-use abi::{SEGMENTS_MAX, SEGMENT_LINES, SEGMENT_SHIFT};
+use abi::{LineNo, SEGMENTS_MAX, SEGMENT_LINES, SEGMENT_SHIFT};
 use memory::Lines;
 use std::collections::BTreeMap;
 use std::io;
@@ -29,7 +29,7 @@ const SLAB: u32 = 4096;
 /// A run of lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Block {
-    pub line: u32,
+    pub line: LineNo,
     pub lines: u32,
 }
 
@@ -37,11 +37,11 @@ pub(crate) struct Arena {
     memory: Arc<dyn Memory>,
     lines: Lines,
     segments_max: u32,
-    classes: Vec<Vec<u32>>,
+    classes: Vec<Vec<LineNo>>,
     class_lines: u32,
     /// Free even-aligned pairs (Vm6Bucket).
-    pairs: Vec<u32>,
-    extents: BTreeMap<u32, u32>,
+    pairs: Vec<LineNo>,
+    extents: BTreeMap<LineNo, u32>,
     extent_lines: u32,
     slab: Block,
     used: u32,
@@ -62,7 +62,7 @@ pub(crate) struct Arena {
 /// Something that was taken.
 enum Taken {
     Block(Block),
-    Pair(u32),
+    Pair(LineNo),
 }
 
 impl Arena {
@@ -77,7 +77,7 @@ impl Arena {
             pairs: Vec::new(),
             extents: BTreeMap::new(),
             extent_lines: 0,
-            slab: Block { line: 0, lines: 0 },
+            slab: Block { line: LineNo(0), lines: 0 },
             used: 0,
             freed: 0,
             fresh: 1,
@@ -90,7 +90,7 @@ impl Arena {
         };
         let limit = lines.limit();
         if limit > 1 {
-            arena.add_extent(1, limit - 1);
+            arena.add_extent(LineNo(1), limit - 1);
         }
         arena
     }
@@ -103,16 +103,16 @@ impl Arena {
         arena.extent_lines = 0;
         arena.fresh = arena.lines.limit();
         live.sort_unstable_by_key(|b| b.line);
-        let mut at = 1;
+        let mut at = LineNo(1);
         for block in live.iter() {
-            if block.line < at || block.lines > arena.fresh - block.line.min(arena.fresh) {
+            if block.line < at || block.lines > arena.fresh - block.line.0.min(arena.fresh) {
                 return None;
             }
             arena.add_hole(at, block.line - at);
             at = block.line + block.lines;
             arena.used += block.lines;
         }
-        arena.add_hole(at, arena.fresh.saturating_sub(at));
+        arena.add_hole(at, arena.fresh.saturating_sub(at.0));
         Some(arena)
     }
 
@@ -131,7 +131,7 @@ impl Arena {
         self.fresh = self.fresh.max(self.lines.limit());
     }
 
-    fn add_extent(&mut self, line: u32, lines: u32) {
+    fn add_extent(&mut self, line: LineNo, lines: u32) {
         if lines > 0 {
             self.extents.insert(line, lines);
             self.extent_lines += lines;
@@ -139,14 +139,14 @@ impl Arena {
     }
 
     /// Adds free lines that have no free neighbours.
-    fn add_hole(&mut self, mut line: u32, mut lines: u32) {
+    fn add_hole(&mut self, mut line: LineNo, mut lines: u32) {
         if lines > CLASS_MAX {
             self.add_extent(line, lines);
             return;
         }
         while lines > 0 {
             // A class block must not cross a segment boundary.
-            let n = lines.min(SEGMENT_LINES - line % SEGMENT_LINES);
+            let n = lines.min(SEGMENT_LINES - line.0 % SEGMENT_LINES);
             self.classes[n as usize].push(line);
             self.class_lines += n;
             line += n;
@@ -155,19 +155,19 @@ impl Arena {
     }
 
     /// Takes `lines` lines from the extents; `whole` keeps them inside one segment. First fit from the bottom.
-    fn take_extent(&mut self, lines: u32, align: u32, whole: bool) -> Option<u32> {
-        let fit = |start: u32, len: u32| {
-            let mut at = start.next_multiple_of(align);
+    fn take_extent(&mut self, lines: u32, align: u32, whole: bool) -> Option<LineNo> {
+        let fit = |start: LineNo, len: u32| {
+            let mut at = start.0.next_multiple_of(align);
             if whole && at / SEGMENT_LINES != (at + lines - 1) / SEGMENT_LINES {
                 at = (at / SEGMENT_LINES + 1) * SEGMENT_LINES;
             }
-            (at - start + lines <= len).then_some(at)
+            (at - start.0 + lines <= len).then_some(LineNo(at))
         };
         let (start, len, at) = self.extents.iter().find_map(|(s, l)| fit(*s, *l).map(|at| (*s, *l, at)))?;
         self.extents.remove(&start);
         self.extent_lines -= len;
         self.add_hole(start, at - start);
-        self.add_hole(at + lines, start + len - at - lines);
+        self.add_hole(at + lines, start.0 + len - at.0 - lines);
         Some(at)
     }
 
@@ -210,14 +210,14 @@ impl Arena {
     }
 
     /// A block of at most CLASS_MAX lines, content undefined, inside one segment.
-    pub(crate) fn alloc(&mut self, lines: u32) -> io::Result<u32> {
+    pub(crate) fn alloc(&mut self, lines: u32) -> io::Result<LineNo> {
         self.permit()?;
         let line = self.small(lines)?;
         self.note(Taken::Block(Block { line, lines }));
         Ok(line)
     }
 
-    fn small(&mut self, lines: u32) -> io::Result<u32> {
+    fn small(&mut self, lines: u32) -> io::Result<LineNo> {
         debug_assert!((1..=CLASS_MAX).contains(&lines));
         if let Some(line) = self.classes[lines as usize].pop() {
             self.class_lines -= lines;
@@ -239,7 +239,7 @@ impl Arena {
     }
 
     fn new_slab(&mut self, lines: u32) -> io::Result<()> {
-        let rest = std::mem::replace(&mut self.slab, Block { line: 0, lines: 0 });
+        let rest = std::mem::replace(&mut self.slab, Block { line: LineNo(0), lines: 0 });
         if rest.lines > 0 {
             self.classes[rest.lines as usize].push(rest.line);
             self.class_lines += rest.lines;
@@ -249,7 +249,7 @@ impl Arena {
             for size in [SLAB, CLASS_MAX + 1, lines] {
                 if let Some(line) = self.take_extent(size.max(lines), 1, true) {
                     self.slab = Block { line, lines: size.max(lines) };
-                    self.fresh = self.fresh.max(line + self.slab.lines);
+                    self.fresh = self.fresh.max(line.0 + self.slab.lines);
                     return Ok(());
                 }
             }
@@ -275,7 +275,7 @@ impl Arena {
     }
 
     /// A run of any length, its lines zeroed. `whole`: inside one segment; `align` is a power of two.
-    pub(crate) fn alloc_zeroed(&mut self, lines: u32, align: u32, whole: bool) -> io::Result<u32> {
+    pub(crate) fn alloc_zeroed(&mut self, lines: u32, align: u32, whole: bool) -> io::Result<LineNo> {
         debug_assert!(lines > 0 && (!whole || lines <= SEGMENT_LINES));
         self.permit()?;
         let mut coalesced = false;
@@ -292,20 +292,20 @@ impl Arena {
             self.grow(if whole { SEGMENT_LINES } else { lines + align })?;
         };
         self.used += lines;
-        let dirty = self.fresh.saturating_sub(line).min(lines);
+        let dirty = self.fresh.saturating_sub(line.0).min(lines);
         self.lines.zero(line, dirty);
-        self.fresh = self.fresh.max(line + lines);
+        self.fresh = self.fresh.max(line.0 + lines);
         self.note(Taken::Block(Block { line, lines }));
         Ok(line)
     }
 
     /// Two adjacent lines at an even number, zeroed.
-    pub(crate) fn alloc_pair(&mut self) -> io::Result<u32> {
+    pub(crate) fn alloc_pair(&mut self) -> io::Result<LineNo> {
         self.permit()?;
         if self.pairs.is_empty() {
             let line = self.small(17)?;
             self.used -= 17;
-            let first = line.next_multiple_of(2);
+            let first = LineNo(line.0.next_multiple_of(2));
             self.pairs.extend((0..8).map(|i| first + 2 * i));
             self.class_lines += 17;
             self.classes[1].push(if first == line { line + 16 } else { line });
@@ -319,7 +319,7 @@ impl Arena {
     }
 
     /// Gives back what `alloc_pair` gave.
-    pub(crate) fn free_pair(&mut self, line: u32) {
+    pub(crate) fn free_pair(&mut self, line: LineNo) {
         self.pairs.push(line);
         self.class_lines += 2;
         self.used -= 2;
@@ -401,7 +401,7 @@ impl Arena {
         if self.memory.grow(wish).is_err() {
             self.memory.grow(need)?;
         }
-        let mut line = before;
+        let mut line = LineNo(before);
         let mut lines = self.lines.limit() - before;
         if let Some((&s, &l)) = self.extents.range(..line).next_back() {
             if s + l == line {
@@ -417,16 +417,16 @@ impl Arena {
     /// Runs of lines in use.
     #[cfg(test)]
     pub(crate) fn in_use(&self) -> Vec<Block> {
-        let mut free: Vec<(u32, u32)> = self.extents.iter().map(|(line, lines)| (*line, *lines)).collect();
+        let mut free: Vec<(LineNo, u32)> = self.extents.iter().map(|(line, lines)| (*line, *lines)).collect();
         for (lines, class) in self.classes.iter().enumerate() {
             free.extend(class.iter().map(|line| (*line, lines as u32)));
         }
         free.extend(self.pairs.iter().map(|line| (*line, 2)));
         free.push((self.slab.line, self.slab.lines));
-        free.push((self.lines.limit(), 0));
+        free.push((LineNo(self.lines.limit()), 0));
         free.sort_unstable();
-        let (mut at, mut used) = (1, Vec::new());
-        for (line, lines) in free.into_iter().filter(|(line, lines)| *lines > 0 || *line == self.lines.limit()) {
+        let (mut at, mut used) = (LineNo(1), Vec::new());
+        for (line, lines) in free.into_iter().filter(|(line, lines)| *lines > 0 || line.0 == self.lines.limit()) {
             assert!(line >= at, "line {line} is free twice");
             if line > at {
                 used.push(Block { line: at, lines: line - at });
@@ -446,12 +446,12 @@ impl Arena {
         holes.extend(self.pairs.drain(..).map(|line| Block { line, lines: 2 }));
         holes.extend(self.extents.iter().map(|(line, lines)| Block { line: *line, lines: *lines }));
         if self.slab.lines > 0 {
-            holes.push(std::mem::replace(&mut self.slab, Block { line: 0, lines: 0 }));
+            holes.push(std::mem::replace(&mut self.slab, Block { line: LineNo(0), lines: 0 }));
         }
         self.extents.clear();
         (self.extent_lines, self.class_lines) = (0, 0);
         holes.sort_unstable_by_key(|b| b.line);
-        let mut run = Block { line: 0, lines: 0 };
+        let mut run = Block { line: LineNo(0), lines: 0 };
         for hole in holes {
             if run.line + run.lines == hole.line && run.lines > 0 {
                 run.lines += hole.lines;
@@ -502,15 +502,15 @@ mod tests {
                     }
                 };
                 let Ok(line) = got else { continue };
-                assert!(line > 0 && line + lines <= arena.lines.limit());
+                assert!(line > LineNo(0) && line + lines <= LineNo(arena.lines.limit()));
                 if kind != 'a' {
-                    assert_eq!(line / SEGMENT_LINES, (line + lines - 1) / SEGMENT_LINES);
+                    assert_eq!(line.0 / SEGMENT_LINES, (line + lines - 1).0 / SEGMENT_LINES);
                 }
                 if kind == 'p' || kind == 'a' {
-                    assert_eq!(line % 2, 0);
+                    assert_eq!(line.0 % 2, 0);
                 }
                 if kind == 'w' || kind == 'a' {
-                    assert!((line..line + lines).all(|l| arena.lines.at(l).snapshot() == [0; 8]));
+                    assert!((0..lines).all(|l| arena.lines.at(line + l).snapshot() == [0; 8]));
                 }
                 for l in [line, line + lines - 1] {
                     arena.lines.fill(l, &[u64::from(line); 8]);
@@ -547,7 +547,7 @@ mod tests {
         check_partition(&again, &live);
         // A block may end exactly where the memory ends, and not one line behind.
         let limit = arena.lines.limit();
-        let at_end = |lines| vec![Block { line: limit - 3, lines }];
+        let at_end = |lines| vec![Block { line: LineNo(limit - 3), lines }];
         assert!(Arena::attach(arena.memory.clone(), 8, &mut at_end(3)).is_some_and(|a| a.used() == 3));
         assert!(Arena::attach(arena.memory.clone(), 8, &mut at_end(4)).is_none());
         blocks[1].line = blocks[0].line;
@@ -557,7 +557,7 @@ mod tests {
     /// Every line but 0 is either in use or free, exactly once.
     fn check_partition(arena: &Arena, live: &[(Block, char)]) {
         let mut seen = vec![0u8; arena.lines.limit() as usize];
-        let mut mark = |line: u32, lines: u32| (line..line + lines).for_each(|l| seen[l as usize] += 1);
+        let mut mark = |line: LineNo, lines: u32| (line.0..line.0 + lines).for_each(|l| seen[l as usize] += 1);
         live.iter().for_each(|(b, _)| mark(b.line, b.lines));
         arena.extents.iter().for_each(|(s, l)| mark(*s, *l));
         arena.pairs.iter().for_each(|l| mark(*l, 2));

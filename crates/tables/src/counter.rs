@@ -169,9 +169,9 @@ impl Tables {
         unsafe { std::mem::transmute(total) }
     }
 
-    /// Line of the counting words of a tenant id that belong to a slot, to prefetch it; 0 if there is none.
+    /// Line of the counting words of a VPC id that belong to a slot, to prefetch it; 0 if there is none.
     #[inline(always)]
-    pub fn tenant_cell_line(&self, id: u32, slot: u32) -> u32 {
+    pub fn tenant_cell_line(&self, id: VpcId, slot: u32) -> LineNo {
         let words = self.tenant_words();
         let word = if slot < words { slot } else { slot % words };
         self.tenant_words_line(id, word)
@@ -184,26 +184,26 @@ impl Tables {
     }
 
     #[inline(always)]
-    fn tenant_words_line(&self, id: u32, word: u32) -> u32 {
-        let first = self.root.tenant_chunk(id >> TENANT_CHUNK_SHIFT).load(Ordering::Acquire);
-        let at = (id & ((1 << TENANT_CHUNK_SHIFT) - 1)) / 8;
+    fn tenant_words_line(&self, id: VpcId, word: u32) -> LineNo {
+        let first = self.root.tenant_chunk(id.0 >> TENANT_CHUNK_SHIFT).load(Ordering::Acquire);
+        let at = (id.0 & ((1 << TENANT_CHUNK_SHIFT) - 1)) / 8;
         let words = (2 << TENANT_CHUNK_SHIFT) + (word << (TENANT_CHUNK_SHIFT - 3));
         if first == 0 {
-            return 0;
+            return LineNo(0);
         }
-        first.wrapping_add(words + at)
+        LineNo(first).wrapping_add(words + at)
     }
 
     /// Counts a packet accepted from a VPC.
     #[inline(always)]
     pub fn count_tenant(&self, tenant: &Tenant, slot: u32, bytes: u64) {
-        self.count_tenant_id(tenant.id(), slot, bytes);
+        self.count_vpc(tenant.id(), slot, bytes);
     }
 
-    /// As [`Tables::count_tenant`], by the tenant's id.
+    /// As [`Tables::count_tenant`], by the VPC's id.
     #[inline(always)]
-    pub fn count_tenant_id(&self, id: u32, slot: u32, bytes: u64) {
-        let Some(cell) = self.engine_word(self.tenant_cell_line(id, slot), id as usize & 7) else { return };
+    pub fn count_vpc(&self, id: VpcId, slot: u32, bytes: u64) {
+        let Some(cell) = self.engine_word(self.tenant_cell_line(id, slot), id.0 as usize & 7) else { return };
         let add = 1 << CELL_PACKETS_SHIFT | bytes;
         // Slots that share a word add to it by an atomic; a word of its own takes a load and a store.
         let before = if self.root.get(root!(slots)) > u64::from(self.tenant_words()) {
@@ -218,9 +218,9 @@ impl Tables {
         }
     }
 
-    fn tenant_totals(&self, id: u32) -> Option<&AtomicU64> {
+    fn tenant_totals(&self, id: VpcId) -> Option<&AtomicU64> {
         let record = self.tenant_record(id);
-        self.engine_word(if record == 0 { 0 } else { record.wrapping_add(1 << TENANT_CHUNK_SHIFT) }, 2)
+        self.engine_word(if record == LineNo(0) { LineNo(0) } else { record.wrapping_add(1 << TENANT_CHUNK_SHIFT) }, 2)
     }
 
     /// Packets accepted from a VPC, over all slots.
@@ -228,7 +228,7 @@ impl Tables {
         let id = tenant.id();
         let mut sum = carried(self.tenant_totals(id));
         for word in 0..self.tenant_words() {
-            let cell = self.engine_word(self.tenant_words_line(id, word), id as usize & 7);
+            let cell = self.engine_word(self.tenant_words_line(id, word), id.0 as usize & 7);
             sum.add(packed(cell));
         }
         sum
@@ -236,29 +236,29 @@ impl Tables {
 
     /// Line of the packed cells of a VM id, to prefetch it; 0 if there is none.
     #[inline(always)]
-    pub fn vm_cell_line(&self, vm: u32) -> u32 {
-        let first = self.root.vm_chunk(vm >> VM_CHUNK_SHIFT).load(Ordering::Acquire);
+    pub fn vm_cell_line(&self, vm: VmId) -> LineNo {
+        let first = self.root.vm_chunk(vm.0 >> VM_CHUNK_SHIFT).load(Ordering::Acquire);
         if first == 0 {
-            return 0;
+            return LineNo(0);
         }
-        first.wrapping_add((vm & ((1 << VM_CHUNK_SHIFT) - 1)) / 8)
+        LineNo(first).wrapping_add((vm.0 & ((1 << VM_CHUNK_SHIFT) - 1)) / 8)
     }
 
     /// Counts a packet delivered to a VM.
     #[inline(always)]
-    pub fn count_vm(&self, vm: u32, bytes: u64) {
+    pub fn count_vm(&self, vm: VmId, bytes: u64) {
         self.count_vm_at(self.vm_cell_line(vm), vm, bytes);
     }
 
     /// As [`Tables::count_vm`], with the line of the VM's packed cells.
     #[inline(always)]
-    pub fn count_vm_at(&self, line: u32, vm: u32, bytes: u64) {
-        let Some(cell) = self.engine_word(line, vm as usize & 7) else {
+    pub fn count_vm_at(&self, line: LineNo, vm: VmId, bytes: u64) {
+        let Some(cell) = self.engine_word(line, vm.0 as usize & 7) else {
             return;
         };
         let before = cell.fetch_add(1 << CELL_PACKETS_SHIFT | bytes, Ordering::Relaxed);
         if before & CELL_SPILL_MASK != 0 {
-            self.carry(cell, self.engine_word(line.wrapping_add(1 << (VM_CHUNK_SHIFT - 3)), vm as usize & 7));
+            self.carry(cell, self.engine_word(line.wrapping_add(1 << (VM_CHUNK_SHIFT - 3)), vm.0 as usize & 7));
         }
     }
 
@@ -273,13 +273,13 @@ impl Tables {
     }
 
     /// Packets delivered to a VM id.
-    pub fn vm_count(&self, vm: u32) -> Count {
+    pub fn vm_count(&self, vm: VmId) -> Count {
         let line = self.vm_cell_line(vm);
-        if line == 0 {
+        if line == LineNo(0) {
             return Count::default();
         }
-        let mut count = carried(self.engine_word(line.wrapping_add(1 << (VM_CHUNK_SHIFT - 3)), vm as usize & 7));
-        count.add(packed(self.engine_word(line, vm as usize & 7)));
+        let mut count = carried(self.engine_word(line.wrapping_add(1 << (VM_CHUNK_SHIFT - 3)), vm.0 as usize & 7));
+        count.add(packed(self.engine_word(line, vm.0 as usize & 7)));
         count
     }
 
@@ -319,11 +319,11 @@ impl Tables {
     }
 
     /// The bucket of a drop counter and those behind it, wrapping at the table's end.
-    fn drop_lines(&self, key: u64) -> impl Iterator<Item = u32> {
+    fn drop_lines(&self, key: u64) -> impl Iterator<Item = LineNo> {
         let word = self.root.get(root!(drops));
         let (first, buckets) = (word as u32, (word >> TABLE_REF_BUCKETS_SHIFT) as u32);
         let bucket = bucket_of(hash1(key, self.salt()), buckets);
-        (0..DROP_PROBES_MAX.min(buckets)).map(move |i| first.wrapping_add((bucket + i) % buckets.max(1)))
+        (0..DROP_PROBES_MAX.min(buckets)).map(move |i| LineNo(first).wrapping_add((bucket + i) % buckets.max(1)))
     }
 
     /// Drops of one VNI for one reason.
@@ -346,7 +346,7 @@ impl Tables {
         let (first, buckets) = (word as u32, (word >> TABLE_REF_BUCKETS_SHIFT) as u32);
         let mut out = Vec::new();
         for line in first..first.saturating_add(buckets).min(self.lines.limit()) {
-            let bucket = self.lines.at(line);
+            let bucket = self.lines.at(LineNo(line));
             for pair in 0..4 {
                 let key = bucket.word(pair * 2);
                 if let (1, Some(reason)) = (key & 0xff, DropReason::from_number((key >> 8) as u8)) {

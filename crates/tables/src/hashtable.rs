@@ -14,7 +14,7 @@ use memory::{Lines, RootRef};
 use std::io;
 
 #[cfg(test)]
-mod chains;
+mod chains_tests;
 
 /// What the buckets of a table are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,15 +85,15 @@ pub(crate) struct Store {
     /// Blocks that become free after the next grace period.
     pub retired: Vec<Block>,
     /// Even pairs of lines that become free after the next grace period.
-    pub retired_pairs: Vec<u32>,
+    pub retired_pairs: Vec<LineNo>,
     /// Lines to which this commit has linked another one where readers are: the root word of the table, and the line.
-    pub links: Vec<(usize, u32)>,
+    pub links: Vec<(usize, LineNo)>,
 }
 
 /// Where an entry is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    pub line: u32,
+    pub line: LineNo,
     pub slot: usize,
 }
 
@@ -102,7 +102,7 @@ pub(crate) struct HashTable {
     kind: Kind,
     /// Offset of the TABLE_REF word in the root.
     root: usize,
-    first: u32,
+    first: LineNo,
     buckets: u32,
     entries: u64,
     overflow: u32,
@@ -123,7 +123,7 @@ pub(crate) struct VmSlot {
 impl HashTable {
     /// No table yet: the root word is 0.
     pub(crate) fn new(kind: Kind, root: usize) -> HashTable {
-        HashTable { kind, root, first: 0, buckets: 0, entries: 0, overflow: 0, published: true }
+        HashTable { kind, root, first: LineNo(0), buckets: 0, entries: 0, overflow: 0, published: true }
     }
 
     /// The table that the root word names, counted anew. False from `visit` (called for each block) stops.
@@ -135,13 +135,13 @@ impl HashTable {
     ) -> Option<HashTable> {
         let word = store.1.get(root);
         let mut table = HashTable::new(kind, root);
-        (table.first, table.buckets) = (word as u32, (word >> TABLE_REF_BUCKETS_SHIFT) as u32);
+        (table.first, table.buckets) = (LineNo(word as u32), (word >> TABLE_REF_BUCKETS_SHIFT) as u32);
         if table.buckets == 0 {
             return Some(table);
         }
         let bucket_lines = kind.bucket_lines();
         let lines = table.buckets.checked_mul(bucket_lines)?;
-        if table.first == 0 || table.first.checked_add(lines)? > store.0.limit() {
+        if table.first.0 == 0 || table.first.0.checked_add(lines)? > store.0.limit() {
             return None;
         }
         if !visit(Block { line: table.first, lines }) {
@@ -152,7 +152,7 @@ impl HashTable {
             loop {
                 table.entries += (0..kind.slots()).filter(|s| store.0.at(line).word(*s) != 0).count() as u64;
                 line = table.next(store.0, line);
-                if line == 0 {
+                if line == LineNo(0) {
                     break;
                 }
                 table.overflow += 1;
@@ -184,27 +184,27 @@ impl HashTable {
         (self.buckets + self.overflow) * self.kind.bucket_lines()
     }
 
-    fn next(&self, lines: &Lines, line: u32) -> u32 {
+    fn next(&self, lines: &Lines, line: LineNo) -> LineNo {
         match self.kind {
-            Kind::Word(_) => lines.at(line).half(14),
-            Kind::Vm4 | Kind::Tenant => lines.at(line).half(15),
-            Kind::Vm6 => lines.at(line).word(3) as u32,
+            Kind::Word(_) => LineNo(lines.at(line).half(14)),
+            Kind::Vm4 | Kind::Tenant => LineNo(lines.at(line).half(15)),
+            Kind::Vm6 => LineNo(lines.at(line).word(3) as u32),
         }
     }
 
-    fn set_next(&self, lines: &Lines, line: u32, next: u32) {
+    fn set_next(&self, lines: &Lines, line: LineNo, next: LineNo) {
         match self.kind {
-            Kind::Word(_) => lines.at(line).set_half(14, next),
-            Kind::Vm4 | Kind::Tenant => lines.at(line).set_half(15, next),
+            Kind::Word(_) => lines.at(line).set_half(14, next.0),
+            Kind::Vm4 | Kind::Tenant => lines.at(line).set_half(15, next.0),
             Kind::Vm6 => lines.at(line).set(3, u64::from(next)),
         }
     }
 
-    fn bucket(&self, hash: u64) -> u32 {
+    fn bucket(&self, hash: u64) -> LineNo {
         self.first + bucket_of(hash, self.buckets) * self.kind.bucket_lines()
     }
 
-    fn hash_at(&self, store: &Store, line: u32, slot: usize) -> u64 {
+    fn hash_at(&self, store: &Store, line: LineNo, slot: usize) -> u64 {
         let key = store.lines.at(line).word(slot);
         match self.kind {
             Kind::Word(shift) => hash1(key >> shift << shift, store.salt),
@@ -217,7 +217,7 @@ impl HashTable {
         }
     }
 
-    fn addr6(&self, lines: &Lines, line: u32, slot: usize) -> (u64, u64) {
+    fn addr6(&self, lines: &Lines, line: LineNo, slot: usize) -> (u64, u64) {
         let (a, b) = (lines.at(line), lines.at(line + 1));
         (v6_word(a, b, 4 + 2 * slot), v6_word(a, b, 5 + 2 * slot))
     }
@@ -271,7 +271,7 @@ impl HashTable {
                 if line < old.first || line >= old.first + old.buckets * bucket_lines {
                     self.retire_bucket(store, line);
                 }
-                if next == 0 {
+                if next == LineNo(0) {
                     break;
                 }
                 line = next;
@@ -283,14 +283,14 @@ impl HashTable {
         Ok(())
     }
 
-    fn retire_bucket(&self, store: &mut Store, line: u32) {
+    fn retire_bucket(&self, store: &mut Store, line: LineNo) {
         match self.kind.bucket_lines() {
             2 => store.retired_pairs.push(line),
             _ => store.retired.push(Block { line, lines: 1 }),
         }
     }
 
-    fn copy_bucket(&mut self, store: &mut Store, line: u32) -> io::Result<()> {
+    fn copy_bucket(&mut self, store: &mut Store, line: LineNo) -> io::Result<()> {
         for slot in 0..self.kind.slots() {
             let key = store.lines.at(line).word(slot);
             if key & self.kind.valid() == 0 {
@@ -353,7 +353,7 @@ impl HashTable {
                     return Ok(Place { line, slot });
                 }
                 let next = self.next(&store.lines, line);
-                if next != 0 {
+                if next != LineNo(0) {
                     line = next;
                     continue;
                 }
@@ -373,7 +373,7 @@ impl HashTable {
     }
 
     /// Links an empty line behind the last one of a chain.
-    fn lengthen(&mut self, store: &mut Store, line: u32) -> io::Result<u32> {
+    fn lengthen(&mut self, store: &mut Store, line: LineNo) -> io::Result<LineNo> {
         let new = self.new_line(store)?;
         self.overflow += 1;
         if self.published {
@@ -384,8 +384,8 @@ impl HashTable {
     }
 
     /// Takes the line away again that `lengthen` has linked to this one. It is free after a grace period.
-    pub(crate) fn shorten(&self, lines: &Lines, line: u32) {
-        self.set_next(lines, line, 0);
+    pub(crate) fn shorten(&self, lines: &Lines, line: LineNo) {
+        self.set_next(lines, line, LineNo(0));
     }
 
     /// Sees to it that entries with these hashes can be put in without a call that may fail.
@@ -397,7 +397,7 @@ impl HashTable {
             self.stage(store, 16)?;
         }
         loop {
-            let mut candidates: Vec<u32> = hashes.clone().map(|hash| self.bucket(hash)).collect();
+            let mut candidates: Vec<LineNo> = hashes.clone().map(|hash| self.bucket(hash)).collect();
             candidates.sort_unstable();
             let mut fit = true;
             for same in candidates.chunk_by(|a, b| a == b) {
@@ -411,7 +411,7 @@ impl HashTable {
     }
 
     /// Makes a chain so long that it has so many empty slots. False if it would be longer than a reader follows.
-    fn room_in(&mut self, store: &mut Store, bucket: u32, wanted: usize) -> io::Result<bool> {
+    fn room_in(&mut self, store: &mut Store, bucket: LineNo, wanted: usize) -> io::Result<bool> {
         let (mut line, mut free) = (bucket, 0);
         for length in 1.. {
             let bucket = store.lines.at(line);
@@ -420,7 +420,7 @@ impl HashTable {
                 break;
             }
             line = match self.next(&store.lines, line) {
-                0 => self.lengthen(store, line)?,
+                LineNo(0) => self.lengthen(store, line)?,
                 next => next,
             };
         }
@@ -430,14 +430,14 @@ impl HashTable {
     fn chain_length(&self, lines: &Lines, hash: u64) -> u32 {
         let mut line = self.bucket(hash);
         let mut length = 0;
-        while line != 0 {
+        while line != LineNo(0) {
             length += 1;
             line = self.next(lines, line);
         }
         length
     }
 
-    fn new_line(&self, store: &mut Store) -> io::Result<u32> {
+    fn new_line(&self, store: &mut Store) -> io::Result<LineNo> {
         if self.kind.bucket_lines() == 2 {
             return store.arena.alloc_pair();
         }
@@ -477,10 +477,10 @@ impl HashTable {
     pub(crate) fn put_word(&mut self, store: &mut Store, entry: u64) -> io::Result<()> {
         let key = self.key_of(entry);
         let hash = hash1(key, store.salt);
-        let (mut line, mut free) = (if self.buckets == 0 { 0 } else { self.bucket(hash) }, None);
+        let (mut line, mut free) = (if self.buckets == 0 { LineNo(0) } else { self.bucket(hash) }, None);
         // Key and empty slot are looked for together.
         for _ in 0..CHAIN_MAX {
-            if line == 0 {
+            if line == LineNo(0) {
                 break;
             }
             let bucket = store.lines.at(line);
@@ -593,7 +593,7 @@ impl HashTable {
             return None;
         }
         let mut line = self.bucket(hash);
-        while line != 0 {
+        while line != LineNo(0) {
             for slot in 0..self.kind.slots() {
                 let word = store.lines.at(line).word(slot);
                 let place = Place { line, slot };
@@ -711,7 +711,7 @@ impl HashTable {
     pub(crate) fn for_each(&self, lines: &Lines, mut visit: impl FnMut(Place, u64)) {
         for bucket in 0..self.buckets {
             let mut line = self.first + bucket * self.kind.bucket_lines();
-            while line != 0 {
+            while line != LineNo(0) {
                 for slot in 0..self.kind.slots() {
                     let word = lines.at(line).word(slot);
                     if word != 0 {
@@ -732,7 +732,7 @@ pub(crate) fn tenant_hash(store: &Store, vni: Vni) -> u64 {
     hash1(u64::from(vni) << TENANT_VNI_SHIFT, store.salt)
 }
 
-fn set_v6_word(lines: &Lines, line: u32, i: usize, value: u64) {
+fn set_v6_word(lines: &Lines, line: LineNo, i: usize, value: u64) {
     if i < 8 {
         lines.at(line).set(i, value);
     } else {

@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Trees of 64-bit keys packed into lines that the caller places: the nodes of route trees ([`crate::Tables::route6`]) in another memory
-//! than table memory, written whole and never changed. `Migrate_Tbl` of crate `states` is made of them.
+//! than table memory, written whole and never changed. `Migrate_Tbl` of crate `conntrack-compact` is made of them.
 
 use crate::intervals::Interval;
 use crate::tree::{Top, TreeKey};
+use abi::LineNo;
 
 /// Lines of trees, the first of which is to lie at `first`.
 #[derive(Debug)]
 pub struct Packed {
-    first: u32,
+    first: LineNo,
     lines: Vec<[u64; 8]>,
 }
 
 impl Packed {
     /// Nothing yet.
-    pub fn new(first: u32) -> Packed {
+    pub fn new(first: LineNo) -> Packed {
         Packed { first, lines: Vec::new() }
     }
 
@@ -49,7 +50,7 @@ impl Packed {
         Top::of_value(top.descend()).filter(|back| *back == top).map(Top::descend)
     }
 
-    fn put(&mut self, nodes: &[(u64, [u64; 8])]) -> u32 {
+    fn put(&mut self, nodes: &[(u64, [u64; 8])]) -> LineNo {
         let at = self.first + self.lines.len() as u32;
         self.lines.extend(nodes.iter().map(|(_, words)| *words));
         at
@@ -102,13 +103,13 @@ mod tests {
             if let (6, Some(last)) = (n, ranges.last_mut()) {
                 last.1 = u64::MAX;
             }
-            let mut packed = Packed::new(1);
+            let mut packed = Packed::new(LineNo(1));
             let value = packed.tree(&ranges).unwrap();
             assert_eq!(value == 0, ranges.is_empty());
             let memory = HeapMemory::new().unwrap();
             memory.grow(1).unwrap();
             let lines = Lines::new(&memory);
-            packed.lines().iter().enumerate().for_each(|(i, words)| lines.fill(1 + i as u32, words));
+            packed.lines().iter().enumerate().for_each(|(i, words)| lines.fill(LineNo(1 + i as u32), words));
             let root = Top::of_value(value).map_or(0, Top::root_bits);
             let of = |key: u64| ranges.iter().find(|(a, b, _)| (*a..=*b).contains(&key)).map_or(0, |r| r.2);
             for (a, b, _) in &ranges {

@@ -77,10 +77,10 @@ impl Tenant {
     /// No tenant.
     pub const NONE: Tenant = Tenant { key: 0, roots: 0, mac: 0, vni: Vni(0) };
 
-    /// Tenant id: where its record and its counters are.
+    /// VPC id: where its record and its counters are.
     #[inline(always)]
-    pub fn id(&self) -> u32 {
-        (self.key >> TENANT_ID_SHIFT) as u32 & (TENANTS_MAX - 1)
+    pub fn id(&self) -> VpcId {
+        VpcId((self.key >> TENANT_ID_SHIFT) as u32 & (TENANTS_MAX - 1))
     }
 
     /// The gateway's MAC address in the VPC.
@@ -143,12 +143,12 @@ pub struct BucketRef {
     /// The table's TABLE_REF word.
     table: u64,
     /// The bucket.
-    line: u32,
+    line: LineNo,
 }
 
 impl BucketRef {
     /// Of no table: a lookup from here begins afresh.
-    pub const NONE: BucketRef = BucketRef { table: u64::MAX, line: 0 };
+    pub const NONE: BucketRef = BucketRef { table: u64::MAX, line: LineNo(0) };
 }
 
 /// The tables that IPv4 packets are looked up in, as they were when a batch began.
@@ -162,9 +162,9 @@ pub struct Tables4 {
 
 /// The bucket of a hash in the table of a TABLE_REF word; 0, the line that holds nothing, if there is no table.
 #[inline(always)]
-fn bucket_line(table: u64, hash: u64, bucket_lines: u32) -> u32 {
+fn bucket_line(table: u64, hash: u64, bucket_lines: u32) -> LineNo {
     let buckets = (table >> TABLE_REF_BUCKETS_SHIFT) as u32;
-    (table as u32).wrapping_add(bucket_of(hash, buckets).wrapping_mul(bucket_lines))
+    LineNo(table as u32).wrapping_add(bucket_of(hash, buckets).wrapping_mul(bucket_lines))
 }
 
 /// What the VM-NC table says of an address.
@@ -173,9 +173,9 @@ pub struct VmEntry {
     /// The VM's MAC address.
     pub mac: u64,
     /// VM id (counters, meter).
-    pub vm: u32,
+    pub vm: VmId,
     /// NC id.
-    pub nc: u32,
+    pub nc: NcId,
     /// `VM_FLAG_*`.
     pub flags: u32,
 }
@@ -186,7 +186,7 @@ pub struct Nc {
     /// Its tunnel address.
     pub addr: IpAddr,
     /// Line of its next-hop group, 0 if the kernel has no route.
-    pub group: u32,
+    pub group: LineNo,
 }
 
 /// An underlay next hop.
@@ -199,7 +199,7 @@ pub struct NexthopView {
     /// MTU of the port.
     pub mtu: u16,
     /// Egress interface.
-    pub ifindex: u32,
+    pub ifindex: IfIndex,
     /// NEXTHOP_READY is set.
     pub ready: bool,
 }
@@ -288,8 +288,8 @@ impl Tables {
 
     /// The line with this number; an all-zero line if there is none.
     #[inline(always)]
-    pub(crate) fn at(&self, line: u32) -> &Line {
-        if line >= self.known.get() {
+    pub(crate) fn at(&self, line: LineNo) -> &Line {
+        if line.0 >= self.known.get() {
             return self.at_beyond(line);
         }
         // SAFETY: `known` is a value that `limit` returned.
@@ -298,7 +298,7 @@ impl Tables {
 
     #[cold]
     #[inline(never)]
-    fn at_beyond(&self, line: u32) -> &Line {
+    fn at_beyond(&self, line: LineNo) -> &Line {
         self.known.set(self.lines.limit());
         self.lines.at(line)
     }
@@ -310,13 +310,13 @@ impl Tables {
 
     /// First line and lines of a table for a hash; None if the table does not exist.
     #[inline(always)]
-    pub(crate) fn bucket(&self, table: usize, hash: u64, bucket_lines: u32) -> Option<u32> {
+    pub(crate) fn bucket(&self, table: usize, hash: u64, bucket_lines: u32) -> Option<LineNo> {
         let word = self.root.get(table);
         let buckets = (word >> TABLE_REF_BUCKETS_SHIFT) as u32;
         if buckets == 0 {
             return None;
         }
-        Some((word as u32).wrapping_add(bucket_of(hash, buckets).wrapping_mul(bucket_lines)))
+        Some(LineNo(word as u32).wrapping_add(bucket_of(hash, buckets).wrapping_mul(bucket_lines)))
     }
 
     /// Finds the entry of a word table that equals `key`, as a whole or in its upper half.
@@ -327,15 +327,15 @@ impl Tables {
 
     /// As `word_find`, from a bucket that is known.
     #[inline(always)]
-    fn word_find_from<const UPPER: bool>(&self, mut line: u32, key: u64) -> Option<u64> {
+    fn word_find_from<const UPPER: bool>(&self, mut line: LineNo, key: u64) -> Option<u64> {
         for _ in 0..CHAIN_MAX {
             let bucket = self.at(line);
             let found = bucket.find::<UPPER>(key);
             if found.is_some() {
                 return found;
             }
-            line = bucket.half(14);
-            if line == 0 {
+            line = LineNo(bucket.half(14));
+            if line == LineNo(0) {
                 return None;
             }
         }
@@ -344,7 +344,7 @@ impl Tables {
 
     /// The bucket of a key in a word table, prefetched; 0, the line that holds nothing, if there is no table.
     #[inline(always)]
-    fn word_bucket(&self, table: usize, key: u64) -> u32 {
+    fn word_bucket(&self, table: usize, key: u64) -> LineNo {
         let line = bucket_line(self.root.get(table), hash1(key, self.salt()), 1);
         self.lines.prefetch(line);
         line
@@ -359,7 +359,7 @@ impl Tables {
 
     /// Starts to load the line of any structure whose line number is known.
     #[inline(always)]
-    pub fn prefetch_line(&self, line: u32) {
+    pub fn prefetch_line(&self, line: LineNo) {
         self.lines.prefetch(line);
     }
 
@@ -386,7 +386,7 @@ impl Tables {
 
     /// Where the lookup of a VNI begins, prefetched; for [`Tables::tenant_from`].
     #[inline(always)]
-    pub fn tenant_bucket(&self, vni: Vni) -> u32 {
+    pub fn tenant_bucket(&self, vni: Vni) -> LineNo {
         let line = bucket_line(self.root.get(root!(tenants)), tenant_hash(vni, self.salt()), 2);
         self.lines.prefetch(line);
         line
@@ -395,7 +395,7 @@ impl Tables {
     /// The tenant with a VNI, from a bucket that was asked for since the reader entered. One that was created in
     /// between may be missed.
     #[inline(always)]
-    pub fn tenant_from(&self, mut at: u32, vni: Vni) -> Option<Tenant> {
+    pub fn tenant_from(&self, mut at: LineNo, vni: Vni) -> Option<Tenant> {
         let want = u64::from(vni.0 & 0xff_ffff) << TENANT_VNI_SHIFT | TENANT_VALID;
         let holds = |bucket: &Line, slot: usize| bucket.word(slot) & TENANT_KEY_MASK == want;
         for _ in 0..CHAIN_MAX {
@@ -407,8 +407,8 @@ impl Tables {
                 let slot = slot % 3;
                 return Some(Tenant { key, roots: bucket.word(3 + slot), mac: bucket.half(12 + slot), vni });
             }
-            at = bucket.half(15);
-            if at == 0 {
+            at = LineNo(bucket.half(15));
+            if at == LineNo(0) {
                 return None;
             }
         }
@@ -429,12 +429,12 @@ impl Tables {
 
     /// Line of a tenant's record, 0 if there is none.
     #[inline(always)]
-    pub fn tenant_record(&self, id: u32) -> u32 {
-        let first = self.root.tenant_chunk(id >> TENANT_CHUNK_SHIFT).load(Ordering::Acquire);
+    pub fn tenant_record(&self, id: VpcId) -> LineNo {
+        let first = self.root.tenant_chunk(id.0 >> TENANT_CHUNK_SHIFT).load(Ordering::Acquire);
         if first == 0 {
-            return 0;
+            return LineNo(0);
         }
-        first.wrapping_add(id & ((1 << TENANT_CHUNK_SHIFT) - 1))
+        LineNo(first).wrapping_add(id.0 & ((1 << TENANT_CHUNK_SHIFT) - 1))
     }
 
     /// The first word of a tenant's record (`TENANT_ICMP_OFF`).
@@ -457,20 +457,20 @@ impl Tables {
 
     /// Where the lookup of an IPv4 sender begins, prefetched; for [`Tables::may_send4_from`].
     #[inline(always)]
-    pub fn member4_bucket(&self, vni: Vni, src: u32) -> u32 {
+    pub fn member4_bucket(&self, vni: Vni, src: u32) -> LineNo {
         self.word_bucket(root!(members), member4_key(vni, src))
     }
 
     /// As [`Tables::may_send4`], from a bucket that was asked for since the reader entered. A sender that was added
     /// in between may be missed.
     #[inline(always)]
-    pub fn may_send4_from(&self, bucket: u32, vni: Vni, src: u32) -> bool {
+    pub fn may_send4_from(&self, bucket: LineNo, vni: Vni, src: u32) -> bool {
         self.word_find_from::<false>(bucket, member4_key(vni, src)).is_some()
     }
 
     /// Prefetches for [`Tables::may_send6`].
     #[inline(always)]
-    pub fn prefetch_member6(&self, vni: Vni, nc: u32) {
+    pub fn prefetch_member6(&self, vni: Vni, nc: NcId) {
         self.prefetch_word(root!(members), member6_key(vni, nc));
     }
 
@@ -482,14 +482,14 @@ impl Tables {
 
     /// Whether the NC with this id (an IPv6 one, see [`Tables::nc_by_addr6`]) may send for a VNI.
     #[inline(always)]
-    pub fn may_send6(&self, vni: Vni, nc: u32) -> bool {
+    pub fn may_send6(&self, vni: Vni, nc: NcId) -> bool {
         self.word_find::<false>(root!(members), member6_key(vni, nc)).is_some()
     }
 
     /// Id of the NC with an IPv4 tunnel address.
     #[inline(always)]
-    pub fn nc_by_addr4(&self, addr: u32) -> Option<u32> {
-        self.word_find::<true>(root!(nc4), u64::from(addr) << WORD_NC4_SHIFT).map(|e| e as u32)
+    pub fn nc_by_addr4(&self, addr: u32) -> Option<NcId> {
+        self.word_find::<true>(root!(nc4), u64::from(addr) << WORD_NC4_SHIFT).map(|e| NcId(e as u32))
     }
 
     /// Prefetches for [`Tables::nc_by_addr6`].
@@ -500,45 +500,45 @@ impl Tables {
 
     /// Id of the NC with an IPv6 tunnel address.
     #[inline(always)]
-    pub fn nc_by_addr6(&self, addr: (u64, u64)) -> Option<u32> {
-        self.v6_find(root!(nc6), Vni(0), addr, 0).map(|(_, value)| value as u32)
+    pub fn nc_by_addr6(&self, addr: (u64, u64)) -> Option<NcId> {
+        self.v6_find(root!(nc6), Vni(0), addr, 0).map(|(_, value)| NcId(value as u32))
     }
 
     // ---- meter stage and limits ----
 
     /// Line of a VPC's meter block, 0 if it has none.
     #[inline(always)]
-    pub fn tenant_meter(&self, tenant: &Tenant) -> u32 {
+    pub fn tenant_meter(&self, tenant: &Tenant) -> LineNo {
         if tenant.key & TENANT_METERED == 0 {
-            return 0;
+            return LineNo(0);
         }
-        self.at(self.tenant_record(tenant.id())).half(7)
+        LineNo(self.at(self.tenant_record(tenant.id())).half(7))
     }
 
     /// Prefetches for [`Tables::vm_meter`].
     #[inline(always)]
-    pub fn prefetch_vm_meter(&self, vm: u32) {
+    pub fn prefetch_vm_meter(&self, vm: VmId) {
         self.prefetch_word(root!(vm_meters), u64::from(vm) << WORD_METER_SHIFT);
     }
 
     /// Line of a VM's meter block; 0 if it has none.
     #[inline(always)]
-    pub fn vm_meter(&self, vm: u32) -> u32 {
-        self.word_find::<true>(root!(vm_meters), u64::from(vm) << WORD_METER_SHIFT).unwrap_or(0) as u32
+    pub fn vm_meter(&self, vm: VmId) -> LineNo {
+        LineNo(self.word_find::<true>(root!(vm_meters), u64::from(vm) << WORD_METER_SHIFT).unwrap_or(0) as u32)
     }
 
     /// Meters a packet with the meter block at `line`; no block (0) is green.
     #[inline(always)]
-    pub fn meter(&self, line: u32, bytes: u32, now: u64) -> Color {
-        if line == 0 || line >= self.lines.limit() - 1 {
+    pub fn meter(&self, line: LineNo, bytes: u32, now: u64) -> Color {
+        if line == LineNo(0) || line.0 >= self.lines.limit() - 1 {
             return Color::Green;
         }
         meter::meter(self.at(line), self.at(line + 1), bytes, now)
     }
 
     /// Packets that the meter block at `line` found green, yellow and red; no block (0): none.
-    pub fn meter_colors(&self, line: u32) -> [u64; 3] {
-        if line == 0 || line >= self.lines.limit() - 1 {
+    pub fn meter_colors(&self, line: LineNo) -> [u64; 3] {
+        if line == LineNo(0) || line.0 >= self.lines.limit() - 1 {
             return [0; 3];
         }
         let state = self.lines.at(line + 1);
@@ -591,7 +591,7 @@ impl Tables {
         let word = match share {
             0 => return,
             n if n <= PUNT_OTHERS => Some(self.root.word(root!(punt_others) + 8 * (n as usize - 1))),
-            line => self.engine_word(line, std::mem::offset_of!(abi::TenantState, punts_held) / 8),
+            line => self.engine_word(LineNo(line), std::mem::offset_of!(abi::TenantState, punts_held) / 8),
         };
         if let Some(word) = word {
             less(word, packets, |old| (old >> PUNT_EPOCH_SHIFT) as u32 == epoch);
@@ -634,20 +634,20 @@ impl Tables {
     #[inline(always)]
     fn tenant_state(&self, tenant: &Tenant) -> Option<&Line> {
         let record = self.tenant_record(tenant.id());
-        let none = record == 0 || tenant.id() == 0;
-        self.engine_line(if none { 0 } else { record.wrapping_add(1 << TENANT_CHUNK_SHIFT) })
+        let none = record == LineNo(0) || tenant.id() == VpcId(0);
+        self.engine_line(if none { LineNo(0) } else { record.wrapping_add(1 << TENANT_CHUNK_SHIFT) })
     }
 
     /// A word that engines change, if the line exists.
     #[inline(always)]
-    pub(crate) fn engine_word(&self, line: u32, index: usize) -> Option<&AtomicU64> {
+    pub(crate) fn engine_word(&self, line: LineNo, index: usize) -> Option<&AtomicU64> {
         Some(&self.engine_line(line)?.0[index & 7])
     }
 
     /// A line that engines change, if it exists: never the line that stands for all others.
     #[inline(always)]
-    pub(crate) fn engine_line(&self, line: u32) -> Option<&Line> {
-        if line == 0 || line >= self.known.get() {
+    pub(crate) fn engine_line(&self, line: LineNo) -> Option<&Line> {
+        if line == LineNo(0) || line.0 >= self.known.get() {
             return self.engine_line_beyond(line);
         }
         // SAFETY: `known` is a value that `limit` returned.
@@ -656,10 +656,10 @@ impl Tables {
 
     #[cold]
     #[inline(never)]
-    fn engine_line_beyond(&self, line: u32) -> Option<&Line> {
+    fn engine_line_beyond(&self, line: LineNo) -> Option<&Line> {
         let limit = self.lines.limit();
         self.known.set(limit);
-        (line != 0 && line < limit).then(|| self.lines.at(line))
+        (line != LineNo(0) && line < LineNo(limit)).then(|| self.lines.at(line))
     }
 }
 
@@ -680,7 +680,7 @@ pub(crate) fn member4_key(vni: Vni, src: u32) -> u64 {
 
 /// Key of `members` for an NC with an IPv6 address.
 #[inline(always)]
-pub(crate) fn member6_key(vni: Vni, nc: u32) -> u64 {
+pub(crate) fn member6_key(vni: Vni, nc: NcId) -> u64 {
     u64::from(vni) << 40 | u64::from(nc) << 8 | MEMBER_V6
 }
 
@@ -702,15 +702,15 @@ pub(crate) fn vm4_value(bucket: &Line, i: usize) -> VmEntry {
     let (a, b, c) = (bucket.half(6 + 3 * i), bucket.half(7 + 3 * i), bucket.half(8 + 3 * i));
     VmEntry {
         mac: u64::from(a) << 16 | u64::from(b >> 16),
-        vm: (b & 0xffff) << 8 | c >> 24,
-        nc: (c >> 4) & 0xf_ffff,
+        vm: VmId((b & 0xffff) << 8 | c >> 24),
+        nc: NcId((c >> 4) & 0xf_ffff),
         flags: c & 0xf,
     }
 }
 
 /// The three half words of a VM entry, as in Vm4Bucket.
 pub(crate) fn vm4_words(e: &VmEntry) -> [u32; 3] {
-    [(e.mac >> 16) as u32, (e.mac as u32 & 0xffff) << 16 | e.vm >> 8, (e.vm & 0xff) << 24 | e.nc << 4 | e.flags]
+    [(e.mac >> 16) as u32, (e.mac as u32 & 0xffff) << 16 | e.vm.0 >> 8, (e.vm.0 & 0xff) << 24 | e.nc.0 << 4 | e.flags]
 }
 
 /// A VM entry out of the two value words of a Vm6Bucket.
@@ -718,8 +718,8 @@ pub(crate) fn vm4_words(e: &VmEntry) -> [u32; 3] {
 pub(crate) fn vm6_value(mac_flags: u64, vm_nc: u64) -> VmEntry {
     VmEntry {
         mac: mac_flags >> 16,
-        vm: (vm_nc >> 32) as u32 & (VMS_MAX - 1),
-        nc: vm_nc as u32 & (NCS_MAX - 1),
+        vm: VmId((vm_nc >> 32) as u32 & (VMS_MAX - 1)),
+        nc: NcId(vm_nc as u32 & (NCS_MAX - 1)),
         flags: mac_flags as u32 & 0xffff,
     }
 }

@@ -9,7 +9,7 @@ use memory::{Line, Lines};
 /// A lookup under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Walk {
-    line: u32,
+    line: LineNo,
     levels: u32,
 }
 
@@ -18,18 +18,18 @@ impl Walk {
     #[inline(always)]
     pub fn begin(root: u32) -> Option<Walk> {
         let levels = (root >> ROOT_LEVELS_SHIFT) & 0xf;
-        (levels != 0).then_some(Walk { line: root & ROOT_LINE_MASK, levels })
+        (levels != 0).then_some(Walk { line: LineNo(root & ROOT_LINE_MASK), levels })
     }
 
     /// The line that the next step reads, to prefetch it.
     #[inline(always)]
-    pub fn line(&self) -> u32 {
+    pub fn line(&self) -> LineNo {
         self.line
     }
 
     /// A second line that the next step reads, or the same again.
     #[inline(always)]
-    pub fn second_line(&self) -> u32 {
+    pub fn second_line(&self) -> LineNo {
         self.line.wrapping_add(u32::from(self.levels == ROOT_FLAT))
     }
 }
@@ -59,7 +59,7 @@ fn rank64<const N: usize>(line: &Line, key: u64) -> usize {
 
 /// The value of a key in a Flat32: its first line at `line`.
 #[inline(always)]
-fn flat32(lines: &Lines, line: u32, key: u32) -> u32 {
+fn flat32(lines: &Lines, line: LineNo, key: u32) -> u32 {
     let (first, second) = (lines.at(line), lines.at(line.wrapping_add(1)));
     let n = rank32::<16>(first, key) + rank32::<4>(second, key);
     let pick = second.word(2) >> (3 * n) & 7;
@@ -78,7 +78,7 @@ fn step32(lines: &Lines, walk: &mut Walk, key: u32) -> Option<u32> {
         return Some(node.half(8 + rank32::<7>(node, key)));
     }
     walk.levels -= 1;
-    walk.line = node.half(15).wrapping_add(rank32::<15>(node, key) as u32);
+    walk.line = LineNo(node.half(15)).wrapping_add(rank32::<15>(node, key) as u32);
     lines.prefetch(walk.line);
     None
 }
@@ -92,7 +92,7 @@ fn step64(lines: &Lines, walk: &mut Walk, key: u64) -> Option<u32> {
         return Some(node.half(10 + rank64::<5>(node, key)));
     }
     walk.levels -= 1;
-    walk.line = node.half(14).wrapping_add(rank64::<7>(node, key) as u32);
+    walk.line = LineNo(node.half(14)).wrapping_add(rank64::<7>(node, key) as u32);
     lines.prefetch(walk.line);
     None
 }
@@ -101,7 +101,7 @@ fn step64(lines: &Lines, walk: &mut Walk, key: u64) -> Option<u32> {
 #[inline(always)]
 fn descend(value: u32) -> Option<Walk> {
     let scope = value >> VALUE_SCOPE_SHIFT;
-    (scope >= SCOPE_DESCEND).then(|| Walk { line: value & VALUE_ARG_MASK, levels: scope - SCOPE_DESCEND + 1 })
+    (scope >= SCOPE_DESCEND).then(|| Walk { line: LineNo(value & VALUE_ARG_MASK), levels: scope - SCOPE_DESCEND + 1 })
 }
 
 pub(crate) fn lookup32(lines: &Lines, root: u32, key: u32) -> u32 {

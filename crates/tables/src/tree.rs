@@ -36,13 +36,13 @@ pub(crate) trait TreeKey: Key {
     /// A leaf.
     fn leaf(intervals: &[Interval<Self>]) -> [u64; 8];
     /// An inner node with these upper bounds.
-    fn inner(uppers: &mut dyn Iterator<Item = Self>, child: u32) -> [u64; 8];
+    fn inner(uppers: &mut dyn Iterator<Item = Self>, child: LineNo) -> [u64; 8];
     /// Bound `i` of a node.
     fn bound(words: &[u64; 8], i: usize) -> Self;
     /// Value `i` of a leaf.
     fn value(words: &[u64; 8], i: usize) -> u32;
     /// First child's line.
-    fn child(words: &[u64; 8]) -> u32;
+    fn child(words: &[u64; 8]) -> LineNo;
 }
 
 fn half(words: &[u64; 8], i: usize) -> u32 {
@@ -99,10 +99,10 @@ impl TreeKey for u32 {
         intervals.iter().enumerate().for_each(|(i, v)| set_half(&mut words, 8 + i, v.value));
         words
     }
-    fn inner(uppers: &mut dyn Iterator<Item = u32>, child: u32) -> [u64; 8] {
+    fn inner(uppers: &mut dyn Iterator<Item = u32>, child: LineNo) -> [u64; 8] {
         let mut words = [u64::MAX; 8];
         uppers.take(15).enumerate().for_each(|(i, upper)| set_half(&mut words, i, upper));
-        set_half(&mut words, 15, child);
+        set_half(&mut words, 15, child.0);
         words
     }
     fn bound(words: &[u64; 8], i: usize) -> u32 {
@@ -111,8 +111,8 @@ impl TreeKey for u32 {
     fn value(words: &[u64; 8], i: usize) -> u32 {
         half(words, 8 + i)
     }
-    fn child(words: &[u64; 8]) -> u32 {
-        half(words, 15)
+    fn child(words: &[u64; 8]) -> LineNo {
+        LineNo(half(words, 15))
     }
 }
 
@@ -134,7 +134,7 @@ impl TreeKey for u64 {
         intervals.iter().enumerate().for_each(|(i, v)| set_half(&mut words, 10 + i, v.value));
         words
     }
-    fn inner(uppers: &mut dyn Iterator<Item = u64>, child: u32) -> [u64; 8] {
+    fn inner(uppers: &mut dyn Iterator<Item = u64>, child: LineNo) -> [u64; 8] {
         let mut words = [u64::MAX; 8];
         uppers.take(7).enumerate().for_each(|(i, upper)| words[i] = upper);
         words[7] = u64::from(child);
@@ -146,8 +146,8 @@ impl TreeKey for u64 {
     fn value(words: &[u64; 8], i: usize) -> u32 {
         half(words, 10 + i)
     }
-    fn child(words: &[u64; 8]) -> u32 {
-        half(words, 14)
+    fn child(words: &[u64; 8]) -> LineNo {
+        LineNo(half(words, 14))
     }
 }
 
@@ -166,7 +166,7 @@ fn leaf_intervals<K: TreeKey>(words: &[u64; 8], upper: K, out: &mut Vec<Interval
 }
 
 /// Children of an inner node as (line, largest key).
-fn children<'a, K: TreeKey + 'a>(words: &'a [u64; 8], upper: K) -> impl Iterator<Item = (u32, K)> + 'a {
+fn children<'a, K: TreeKey + 'a>(words: &'a [u64; 8], upper: K) -> impl Iterator<Item = (LineNo, K)> + 'a {
     let n = entries::<K>(words, K::FANOUT);
     (0..n).map(move |i| (K::child(words).wrapping_add(i as u32), if i + 1 < n { K::bound(words, i) } else { upper }))
 }
@@ -174,30 +174,31 @@ fn children<'a, K: TreeKey + 'a>(words: &'a [u64; 8], upper: K) -> impl Iterator
 /// Line and levels of a tree; levels 0 = no tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Top {
-    pub line: u32,
+    pub line: LineNo,
     pub levels: u32,
 }
 
 impl Top {
     /// Out of a ROUTE_ROOT.
     pub(crate) fn of_root(root: u32) -> Top {
-        Top { line: root & ROOT_LINE_MASK, levels: (root >> ROOT_LEVELS_SHIFT) & 0xf }
+        Top { line: LineNo(root & ROOT_LINE_MASK), levels: (root >> ROOT_LEVELS_SHIFT) & 0xf }
     }
 
     /// The line and levels bits of a ROUTE_ROOT.
     pub(crate) fn root_bits(self) -> u32 {
-        self.line | self.levels << ROOT_LEVELS_SHIFT
+        self.line.0 | self.levels << ROOT_LEVELS_SHIFT
     }
 
     /// The SCOPE_DESCEND value that leads to this tree.
     pub(crate) fn descend(self) -> u32 {
-        (SCOPE_DESCEND + self.levels - 1) << VALUE_SCOPE_SHIFT | self.line
+        (SCOPE_DESCEND + self.levels - 1) << VALUE_SCOPE_SHIFT | self.line.0
     }
 
     /// The tree that a value descends into.
     pub(crate) fn of_value(value: u32) -> Option<Top> {
         let scope = value >> VALUE_SCOPE_SHIFT;
-        (scope >= SCOPE_DESCEND).then(|| Top { line: value & VALUE_ARG_MASK, levels: scope - SCOPE_DESCEND + 1 })
+        (scope >= SCOPE_DESCEND)
+            .then(|| Top { line: LineNo(value & VALUE_ARG_MASK), levels: scope - SCOPE_DESCEND + 1 })
     }
 }
 
@@ -362,7 +363,7 @@ impl Forest<'_> {
         }
     }
 
-    fn retire(&mut self, line: u32, lines: u32) {
+    fn retire(&mut self, line: LineNo, lines: u32) {
         self.retired.push(Block { line, lines });
     }
 

@@ -22,7 +22,7 @@ use crate::parse;
 use crate::region::Region;
 use crate::tables_text;
 use abi::{DropReason, PuntReason};
-use states::TableKind;
+use conntrack_compact::TableKind;
 use std::path::Path;
 
 /// What must become of a packet.

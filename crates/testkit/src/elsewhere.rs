@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! An agent on another host, without the host: a thread that has its records, and the messages as they would go over the wire.
 
-use states::message::{Messages, Request};
-use states::remote::EndsLog;
-use states::{HeapSlots, Host, Remote, Timeouts};
+use conntrack_compact::message::{Messages, Request};
+use conntrack_compact::remote::EndsLog;
+use conntrack_compact::{HeapSlots, Host, Remote, Timeouts};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;

@@ -4,8 +4,8 @@
 use crate::lex::{CaseError, Cursor, Word};
 use crate::region::{Prefix, Region};
 use abi::Vni;
+use conntrack_compact::{MigrationOptions, Spec, TableKind};
 use filter::{GroupSpec, Member, Remote, Rule, RuleDirection, SERVICE_MAX};
-use states::{MigrationOptions, Spec, TableKind};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;

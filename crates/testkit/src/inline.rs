@@ -4,7 +4,7 @@
 use crate::groups::prefix;
 use crate::lex::{CaseError, Cursor, Word};
 use crate::region::{Prefix, Region};
-use abi::Vni;
+use abi::{IfIndex, Vni};
 use std::fmt;
 use tables::{InlinePort, InlineSpec};
 
@@ -53,7 +53,8 @@ pub fn delete(c: &mut Cursor<'_>, what: &str, region: &mut Region) -> Parsed<boo
 impl Region {
     /// For the writer.
     pub fn inline_specs(&self) -> Vec<InlineSpec> {
-        let port = |ifindex: u32| InlinePort { ifindex, mtu: self.port(ifindex).map_or(0, |p| p.mtu) };
+        let port =
+            |ifindex: u32| InlinePort { ifindex: IfIndex(ifindex), mtu: self.port(ifindex).map_or(0, |p| p.mtu) };
         let spec = |&(server, network): &(u32, u32)| {
             let servers = self.inline.servers.iter().filter(|s| s.0 == server);
             let servers = servers.map(|(_, vni, p)| (tables::Prefix::new_assert(p.addr, p.len), Vni(*vni))).collect();

@@ -5,8 +5,10 @@
 use crate::lex::{CaseError, Cursor, Word};
 use crate::region::{Prefix, Region};
 use abi::{Vni, POLICY_NAT, POLICY_PICKUP, POLICY_SOFTWARE};
-use session::nat::{ElasticSpec, ElasticUse, Filtering, Forward as ForwardSpec, NatSpec, PoolSpec, Protocol, SnatSpec};
-use session::TenantLimits;
+use conntrack::nat::{
+    ElasticSpec, ElasticUse, Filtering, Forward as ForwardSpec, NatSpec, PoolSpec, Protocol, SnatSpec,
+};
+use conntrack::TenantLimits;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -5,7 +5,7 @@
 //! cases and the differential test exercise the writer's replacing and removing as well.
 
 use crate::region::*;
-use abi::Vni;
+use abi::{IfIndex, Vni};
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -68,7 +68,7 @@ impl Loader {
             let port = region.port(h.port).ok_or(format!("next hop {} names no known port", h.name))?;
             let (smac, mtu) = (port.mac.number(), h.mtu.unwrap_or(port.mtu));
             let dmac = h.mac.map(|m| m.number());
-            let spec = NexthopSpec { addr: h.addr, ifindex: h.port, dmac, smac, mtu };
+            let spec = NexthopSpec { addr: h.addr, ifindex: IfIndex(h.port), dmac, smac, mtu };
             let id = self.writer.set_nexthop(&spec).map_err(failed)?;
             self.hops.insert(h.name.clone(), id);
         }

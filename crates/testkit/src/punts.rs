@@ -7,8 +7,8 @@ use crate::layers::{Entropy, Layer, Packet};
 use crate::oracle::{place, Place};
 use crate::region::Region;
 use abi::{DropReason, PuntReason, Stage, Vni};
-use session::PairKey;
-use states::{Key, Shared, State};
+use conntrack::PairKey;
+use conntrack_compact::{Key, Shared, State};
 use std::net::IpAddr;
 
 /// Control packets in states 0 to 3. A SYN is one in each, since the register that it finds may be another connection's.

@@ -10,7 +10,7 @@ use crate::print;
 use crate::punts;
 use crate::region::Region;
 use abi::{DropReason, PuntReason};
-use states::{Shared, Spec};
+use conntrack_compact::{Shared, Spec};
 use std::fmt::Write;
 use std::sync::Arc;
 use tables::Tables;

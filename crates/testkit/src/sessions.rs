@@ -4,10 +4,10 @@
 use crate::elsewhere::Elsewhere;
 use crate::region::Region;
 use abi::Vni;
+use conntrack::nat::Translator;
+use conntrack::{Options, SessionMemory, Tracker};
+use conntrack_compact::{Backing, Shared, Timeouts};
 use gateway::Connections;
-use session::nat::Translator;
-use session::{Options, SessionMemory, Tracker};
-use states::{Backing, Shared, Timeouts};
 use std::sync::Arc;
 use tables::Tables;
 
@@ -92,7 +92,7 @@ pub fn put_elsewhere(
     nat.set_states(|_| {
         Shared::open_remote(backing, ("case", spec), SALT, Timeouts::default(), Vec::new()).map(|s| Some(Arc::new(s)))
     })
-    .map_err(|e: states::OpenError| e.to_string())?;
+    .map_err(|e: conntrack_compact::OpenError| e.to_string())?;
     let remote = nat.states().as_ref().and_then(|s| s.remote().cloned());
     Ok(remote.map(|remote| Elsewhere::start(remote, now)))
 }

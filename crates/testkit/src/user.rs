@@ -8,9 +8,9 @@ use crate::region::Region;
 use crate::runner::START;
 use crate::runner::{End, Engine, Seen};
 use crate::sessions::{self, Memories};
-use abi::{PuntMeta, Stats, Vni};
+use abi::{IfIndex, PuntMeta, Stats, Vni};
+use conntrack_compact::{Backing, HeapSlots, Shared};
 use gateway::{Batch, Connections, Frame, Gateway, Verdict, HEADROOM};
-use states::{Backing, HeapSlots, Shared};
 use std::fmt::Write;
 use std::sync::Arc;
 use tables::{HeapMemory, Tables, WriterOptions};
@@ -22,7 +22,7 @@ pub fn process(gateway: &mut Gateway, frame: &[u8], port: u32, meta: Option<&Pun
     let mut batch = Batch::new();
     let input = match meta {
         Some(meta) => Frame::punted(&mut buffer, HEADROOM, frame.len(), meta),
-        None => Frame::new(&mut buffer, HEADROOM, frame.len(), port),
+        None => Frame::new(&mut buffer, HEADROOM, frame.len(), IfIndex(port)),
     };
     // An empty batch takes a frame.
     let _ = batch.push(input);
@@ -54,13 +54,13 @@ fn wait(gateway: &mut Gateway, now_ns: u64) -> Seen {
 fn seen(batch: &Batch<'_>) -> Seen {
     let done = &batch.frames()[0];
     let end = match done.verdict {
-        Verdict::Forward { ifindex } => End::Forward(Some(ifindex), done.data().to_vec()),
-        Verdict::Answer { ifindex } => End::Answer(Some(ifindex), done.data().to_vec()),
+        Verdict::Forward { ifindex } => End::Forward(Some(ifindex.0), done.data().to_vec()),
+        Verdict::Answer { ifindex } => End::Answer(Some(ifindex.0), done.data().to_vec()),
         Verdict::Pass => End::Pass(done.data().to_vec()),
         Verdict::Drop(reason) => End::Drop(reason),
         Verdict::Wait => panic!("a packet waits twice"),
     };
-    let generated = batch.output.generated.iter().map(|g| (g.ifindex, g.data.clone())).collect();
+    let generated = batch.output.generated.iter().map(|g| (g.ifindex.0, g.data.clone())).collect();
     Seen { end, generated, punt: None }
 }
 
@@ -111,7 +111,7 @@ impl Engine for UserEngine {
         let memory = Arc::new(HeapMemory::new().map_err(|e| e.to_string())?);
         let loader = Loader::new(memory, WriterOptions::default(), region)?;
         let slot = loader.tables().slots().1;
-        let memory = Arc::new(session::HeapMemory::new().map_err(|e| e.to_string())?);
+        let memory = Arc::new(conntrack::HeapMemory::new().map_err(|e| e.to_string())?);
         let memories = Memories { sessions: memory, states: Arc::new(HeapSlots::default()) };
         let nat = sessions::start(&memories, region, START)?;
         if self.elsewhere.0 {
@@ -219,6 +219,7 @@ pub fn stats_between(before: &Stats, after: &Stats) -> Stats {
 
 /// Reads a counter from table memory.
 pub fn count(tables: &Tables, region: &Region, counter: &Counter) -> Result<Vec<u64>, String> {
+    tables.memory().gather();
     let _inside = tables.enter();
     let tenant = |vni: u32| tables.tenant(Vni(vni)).ok_or(format!("VPC {vni} is not in the tables"));
     let vm = |vni: u32, mac: u64| -> Result<tables::VmEntry, String> {

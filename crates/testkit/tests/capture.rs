@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! All packets of all cases as one capture, for a look with Wireshark: set TUNNY_CAPTURE to a file name.
 
+use abi::IfIndex;
 use node::pcap::PcapNgWriter;
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
 use pcap_file::pcapng::{Block, PcapNgReader};
@@ -20,7 +21,7 @@ fn the_packets_of_all_cases_make_a_capture() {
                 let frame = packet.encode();
                 let comment = format!("{}:{} {}: {what}", case.file, input.line, case.name);
                 let name = ["in", "out"][interface as usize];
-                writer.write(interface, name, 0, frame.len() as u32, &frame, &comment).unwrap();
+                writer.write(IfIndex(interface), name, 0, frame.len() as u32, &frame, &comment).unwrap();
                 frames.push((interface, frame.len() as u32, frame, comment));
             };
             put(0, &input.packet, "in");

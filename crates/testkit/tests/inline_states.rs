@@ -7,7 +7,7 @@ mod common;
 
 use common::talk::{kind, meanwhile, migrating, name, packets, same, shared, Talk, INLINE};
 use common::XdpRunner;
-use states::{Spec, TableKind};
+use conntrack_compact::{Spec, TableKind};
 use std::collections::BTreeMap;
 use testkit::rng::Rng;
 use testkit::runner::{describe, Engine, Seen, START};

@@ -4,7 +4,7 @@
 //! TUNNY_CASE=text runs only the cases whose file or name contains it.
 mod common;
 
-use states::{Spec, TableKind};
+use conntrack_compact::{Spec, TableKind};
 use std::path::Path;
 use testkit::case::{self, Case, Outcome, Step};
 use testkit::region::Region;
@@ -66,7 +66,7 @@ fn every_case_that_the_readme_promises_is_there() {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let readme = std::fs::read_to_string(root.join("tests/packets/README.md")).unwrap();
     let cases = case::read_dir(&root.join("tests/packets/nat")).unwrap_or_else(|e| panic!("{e}"));
-    let read = |path: &str| std::fs::read_to_string(root.join("crates/session/src").join(path)).unwrap();
+    let read = |path: &str| std::fs::read_to_string(root.join("crates/conntrack/src").join(path)).unwrap();
     let scripts = read("tests/peers.rs") + &read("nat/tests.rs");
     let mut promised = 0;
     for row in readme.lines().skip_while(|l| !l.starts_with("| list |")).skip(2).take_while(|l| l.starts_with('|')) {
@@ -117,7 +117,7 @@ fn twice(case: &Case) -> Case {
 fn all_cases_on_the_xdp_program_with_a_flow_cache() {
     if let Some(mut engine) = common::XdpRunner::with_flow_cache(1 << 14) {
         run_each(&mut engine, &mut |engine, case| run_case(engine, &twice(case)));
-        let hits = engine.flow_hits();
+        let (hits, _) = engine.flow_counts();
         println!("{hits} packets were sent on by the flow cache");
         assert!(
             hits > 100 || std::env::var("TUNNY_CASE").is_ok(),

@@ -10,7 +10,7 @@ use common::talk::{
     kind, meanwhile, migrating, name, packets as packets_or, same, shared, Talk, World, INLINE, TUNNELS,
 };
 use common::XdpRunner;
-use states::{Backing, Compact, Digest, Key, Spec, TableKind};
+use conntrack_compact::{Backing, Compact, Digest, Key, Spec, TableKind};
 use std::collections::{BTreeMap, HashSet};
 use testkit::region::Region;
 use testkit::rng::Rng;

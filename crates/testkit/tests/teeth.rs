@@ -2,7 +2,7 @@
 //! Do the packet cases bite? An engine that lies in one small thing must make a case fail, with words that say what.
 
 use abi::{DropReason, PuntReason};
-use states::{Shared, Spec, TableKind};
+use conntrack_compact::{Shared, Spec, TableKind};
 use std::path::Path;
 use std::sync::Arc;
 use tables::Tables;

@@ -19,6 +19,7 @@
 use crate::ecmp;
 use crate::fib::{range, Fib};
 use crate::model::*;
+use abi::IfIndex;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
@@ -36,7 +37,7 @@ const EAGER_MS: u64 = 3000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NexthopKey {
     /// Egress interface.
-    pub ifindex: u32,
+    pub ifindex: IfIndex,
     /// Neighbour: gateway, or the NC itself.
     pub addr: IpAddr,
     /// MTU of the route, 0 if it sets none.
@@ -44,10 +45,10 @@ pub struct NexthopKey {
 }
 
 /// What the tables are to hold about a next hop.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NexthopSpec {
     /// Egress interface.
-    pub ifindex: u32,
+    pub ifindex: IfIndex,
     /// Address of the neighbour.
     pub addr: IpAddr,
     /// Its MAC address; none while unresolved, or while the port is down.
@@ -98,7 +99,7 @@ pub enum Change {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resolve {
     /// Its interface.
-    pub ifindex: u32,
+    pub ifindex: IfIndex,
     /// Its address.
     pub addr: IpAddr,
     /// True: resolve it and keep it resolved. False: nobody needs it any longer.
@@ -151,8 +152,8 @@ impl Ids {
 #[derive(Debug)]
 pub struct Core {
     fib: Fib,
-    links: HashMap<u32, Link>,
-    neighbours: HashMap<(u32, IpAddr), Neighbour>,
+    links: HashMap<IfIndex, Link>,
+    neighbours: HashMap<(IfIndex, IpAddr), Neighbour>,
     ncs: BTreeMap<IpAddr, Nc>,
     nexthops: BTreeMap<NexthopKey, Nexthop>,
     groups: HashMap<u32, Group>,
@@ -165,17 +166,17 @@ pub struct Core {
     dirty_groups: BTreeSet<u32>,
     removed_ncs: Vec<IpAddr>,
     unused_groups: BTreeSet<u32>,
-    requested: HashMap<(u32, IpAddr), u64>,
+    requested: HashMap<(IfIndex, IpAddr), u64>,
     /// Links that have come back since [`Core::resolve`] was called last.
-    returned: HashSet<u32>,
+    returned: HashSet<IfIndex>,
     /// Links that have come back not long ago, and when that is long ago.
-    eager: HashMap<u32, u64>,
+    eager: HashMap<IfIndex, u64>,
     /// Neighbours on them have not answered.
     waits: bool,
     /// When their neighbours were asked for.
-    nudged: HashMap<(u32, IpAddr), u64>,
-    request_now: HashSet<(u32, IpAddr)>,
-    released: Vec<(u32, IpAddr)>,
+    nudged: HashMap<(IfIndex, IpAddr), u64>,
+    request_now: HashSet<(IfIndex, IpAddr)>,
+    released: Vec<(IfIndex, IpAddr)>,
     refused: Vec<Change>,
     /// The kernel keeps neighbours by itself (5.16 and newer).
     pub kernel_manages: bool,
@@ -308,7 +309,7 @@ impl Core {
     }
 
     /// A link came, went, or changed its state: other routes may win now.
-    fn links_changed(&mut self, index: u32) {
+    fn links_changed(&mut self, index: IfIndex) {
         self.dirty_ncs.extend(self.ncs.keys());
         let on_it: Vec<_> = self.nexthops.keys().filter(|k| k.ifindex == index).copied().collect();
         // Whatever was asked before the change does not count as asked.
@@ -321,7 +322,7 @@ impl Core {
         }
     }
 
-    fn neighbour_changed(&mut self, (ifindex, addr): (u32, IpAddr)) {
+    fn neighbour_changed(&mut self, (ifindex, addr): (IfIndex, IpAddr)) {
         let from = NexthopKey { ifindex, addr, route_mtu: 0 };
         let to = NexthopKey { ifindex, addr, route_mtu: u32::MAX };
         self.dirty_nexthops.extend(self.nexthops.range(from..=to).map(|(k, _)| *k));

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the kernel tells us, as plain values: links, neighbours, routes, and the events that change them.
 
+use abi::IfIndex;
 use std::net::IpAddr;
 
 /// A network interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
     /// Interface index.
-    pub index: u32,
+    pub index: IfIndex,
     /// Interface name, for display.
     pub name: String,
     /// Its MAC address as a number of 48 bits; none for what is not Ethernet.
@@ -24,7 +25,7 @@ pub struct Link {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Neighbour {
     /// Interface on which the neighbour lies.
-    pub ifindex: u32,
+    pub ifindex: IfIndex,
     /// Its address.
     pub addr: IpAddr,
     /// Its MAC address, if the kernel knows one that may be used now (reachable, stale, delay, probe, permanent, noarp).
@@ -50,7 +51,7 @@ pub enum RouteKind {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Hop {
     /// Egress interface.
-    pub ifindex: u32,
+    pub ifindex: IfIndex,
     /// Gateway; none if the destination itself is the neighbour. May be of the other family (RFC 8950).
     pub via: Option<IpAddr>,
     /// Weight in the multipath route, 1 and up.
@@ -93,13 +94,13 @@ pub enum Event {
     /// A link is new or has changed.
     Link(Link),
     /// A link is gone.
-    LinkGone(u32),
+    LinkGone(IfIndex),
     /// A neighbour is new or has changed.
     Neighbour(Neighbour),
     /// A neighbour entry is gone.
     NeighbourGone {
         /// Its interface.
-        ifindex: u32,
+        ifindex: IfIndex,
         /// Its address.
         addr: IpAddr,
     },

@@ -4,6 +4,7 @@
 //! The kernel is trusted, but nothing here panics on odd bytes: a message that does not parse is [`Parsed::Skip`].
 
 use crate::model::*;
+use abi::IfIndex;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 // Message types (linux/rtnetlink.h).
@@ -144,8 +145,14 @@ fn link(b: &[u8]) -> Option<Link> {
     let flags = u32_at(b, 8)?;
     // Not IFF_RUNNING, which the kernel sets up to a second after the carrier is there.
     let up = flags & (IFF_UP | IFF_LOWER_UP | IFF_DORMANT) == IFF_UP | IFF_LOWER_UP;
-    let mut link =
-        Link { index: u32_at(b, 4)?, name: String::new(), mac: None, mtu: 0, up, running: flags & IFF_RUNNING != 0 };
+    let mut link = Link {
+        index: IfIndex(u32_at(b, 4)?),
+        name: String::new(),
+        mac: None,
+        mtu: 0,
+        up,
+        running: flags & IFF_RUNNING != 0,
+    };
     for (kind, value) in attributes(b.get(16..)?) {
         match kind {
             1 if hardware == ARPHRD_ETHER => link.mac = mac(value),
@@ -173,7 +180,7 @@ fn neighbour(b: &[u8]) -> Option<Neighbour> {
         }
     }
     Some(Neighbour {
-        ifindex: u32_at(b, 4)?,
+        ifindex: IfIndex(u32_at(b, 4)?),
         addr: addr?,
         mac: lladdr.filter(|_| state & NUD_USABLE != 0),
         permanent: state & NUD_PERMANENT != 0,
@@ -198,11 +205,11 @@ fn route(b: &[u8]) -> Option<Route> {
         _ => RouteKind::Refuse,
     };
     let mut route = Route { table: *b.get(4)? as u32, dst: any, len, metric: 0, kind, mtu: 0, hops: Vec::new() };
-    let mut single = Hop { ifindex: 0, via: None, weight: 1, unusable: hop_dead(flags as u8) };
+    let mut single = Hop { ifindex: IfIndex(0), via: None, weight: 1, unusable: hop_dead(flags as u8) };
     for (kind, value) in attributes(b.get(12..)?) {
         match kind {
             1 => route.dst = address(value)?,
-            4 => single.ifindex = u32_at(value, 0)?,
+            4 => single.ifindex = IfIndex(u32_at(value, 0)?),
             6 => route.metric = u32_at(value, 0)?,
             8 => route.mtu = attributes(value).find(|(k, _)| *k == 2).and_then(|(_, v)| u32_at(v, 0)).unwrap_or(0),
             9 => route.hops = multipath(value),
@@ -210,7 +217,7 @@ fn route(b: &[u8]) -> Option<Route> {
             _ => hop_attribute(&mut single, kind, value),
         }
     }
-    if route.hops.is_empty() && single.ifindex != 0 {
+    if route.hops.is_empty() && single.ifindex != IfIndex(0) {
         route.hops.push(single);
     }
     if family == AF_INET6 {
@@ -242,7 +249,7 @@ fn multipath(mut b: &[u8]) -> Vec<Hop> {
         if len < 8 || len > b.len() {
             break;
         }
-        let mut hop = Hop { ifindex, via: None, weight: b[3] as u32 + 1, unusable: hop_dead(b[2]) };
+        let mut hop = Hop { ifindex: IfIndex(ifindex), via: None, weight: b[3] as u32 + 1, unusable: hop_dead(b[2]) };
         for (kind, value) in attributes(&b[8..len]) {
             hop_attribute(&mut hop, kind, value);
         }
@@ -280,10 +287,10 @@ fn attribute(out: &mut Vec<u8>, kind: u16, value: &[u8]) {
 
 /// A request to resolve a neighbour now. With `managed` the kernel keeps it resolved from then on; without, a managed entry
 /// becomes an ordinary one again.
-pub(crate) fn use_neighbour(ifindex: u32, addr: IpAddr, managed: bool, create: bool, sequence: u32) -> Vec<u8> {
+pub(crate) fn use_neighbour(ifindex: IfIndex, addr: IpAddr, managed: bool, create: bool, sequence: u32) -> Vec<u8> {
     let mut p = vec![0u8; 12];
     p[0] = if addr.is_ipv4() { AF_INET } else { AF_INET6 };
-    p[4..8].copy_from_slice(&ifindex.to_ne_bytes());
+    p[4..8].copy_from_slice(&ifindex.0.to_ne_bytes());
     p[10] = if managed { 0 } else { NTF_USE };
     match addr {
         IpAddr::V4(a) => attribute(&mut p, 1, &a.octets()),
@@ -297,10 +304,10 @@ pub(crate) fn use_neighbour(ifindex: u32, addr: IpAddr, managed: bool, create: b
 }
 
 /// Lets the kernel forget a neighbour, so that the next request for it is sent at once.
-pub(crate) fn forget_neighbour(ifindex: u32, addr: IpAddr, sequence: u32) -> Vec<u8> {
+pub(crate) fn forget_neighbour(ifindex: IfIndex, addr: IpAddr, sequence: u32) -> Vec<u8> {
     let mut p = vec![0u8; 12];
     p[0] = if addr.is_ipv4() { AF_INET } else { AF_INET6 };
-    p[4..8].copy_from_slice(&ifindex.to_ne_bytes());
+    p[4..8].copy_from_slice(&ifindex.0.to_ne_bytes());
     match addr {
         IpAddr::V4(a) => attribute(&mut p, 1, &a.octets()),
         IpAddr::V6(a) => attribute(&mut p, 1, &a.octets()),
@@ -352,7 +359,7 @@ mod tests {
             metric: 5,
             kind: RouteKind::Unicast,
             mtu: 1400,
-            hops: vec![hop(3, 1, 1), hop(4, 2, 7)],
+            hops: vec![hop(IfIndex(3), 1, 1), hop(IfIndex(4), 2, 7)],
         };
         assert_eq!(parse_all(&multipath_route()), [Parsed::Event(Event::Route(expected, RouteOp::Replace))]);
     }
@@ -360,14 +367,14 @@ mod tests {
     #[test]
     fn our_own_request_is_understood() {
         let gone = "fe80::7".parse().unwrap();
-        let request = use_neighbour(7, gone, true, true, 1);
-        let expected = Neighbour { ifindex: 7, addr: gone, mac: None, permanent: false, managed: true };
+        let request = use_neighbour(IfIndex(7), gone, true, true, 1);
+        let expected = Neighbour { ifindex: IfIndex(7), addr: gone, mac: None, permanent: false, managed: true };
         assert_eq!(parse_all(&request), [Parsed::Event(Event::Neighbour(expected))]);
     }
 
     #[test]
     fn cut_off_and_flipped_messages_never_panic() {
-        let whole = [multipath_route(), use_neighbour(1, Ipv4Addr::LOCALHOST.into(), true, true, 1)].concat();
+        let whole = [multipath_route(), use_neighbour(IfIndex(1), Ipv4Addr::LOCALHOST.into(), true, true, 1)].concat();
         for len in 0..whole.len() {
             parse_all(&whole[..len]);
         }

@@ -2,6 +2,7 @@
 //! The state machine under simulated news from the kernel: a mirror of the tables takes its changes, refuses whatever
 //! names something unknown, and answers where a packet for an NC would go.
 
+use abi::IfIndex;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use underlay::core::{Change, Core, NexthopSpec, Resolve};
@@ -15,11 +16,12 @@ fn ip(s: &str) -> IpAddr {
 }
 
 fn link(index: u32, up: bool) -> Link {
-    Link { index, name: format!("up{index}"), mac: Some(0x0200_0000_0100 + index as u64), mtu: 1500, up, running: up }
+    let mac = Some(0x0200_0000_0100 + u64::from(index));
+    Link { index: IfIndex(index), name: format!("up{index}"), mac, mtu: 1500, up, running: up }
 }
 
 fn neighbour(ifindex: u32, addr: &str, mac: Option<u64>) -> Event {
-    Event::Neighbour(Neighbour { ifindex, addr: ip(addr), mac, permanent: false, managed: true })
+    Event::Neighbour(Neighbour { ifindex: IfIndex(ifindex), addr: ip(addr), mac, permanent: false, managed: true })
 }
 
 fn route(prefix: &str, hops: &[(u32, &str, u32)]) -> Route {
@@ -27,7 +29,7 @@ fn route(prefix: &str, hops: &[(u32, &str, u32)]) -> Route {
     let hops = hops
         .iter()
         .map(|(ifindex, via, weight)| Hop {
-            ifindex: *ifindex,
+            ifindex: IfIndex(*ifindex),
             via: (!via.is_empty()).then(|| ip(via)),
             weight: *weight,
             unusable: false,
@@ -143,7 +145,7 @@ fn a_changed_port_mac_or_mtu_reaches_its_next_hops() {
     let mut w = two_uplinks();
     let changed = Link { mac: Some(0xdd), mtu: 9000, ..link(1, true) };
     assert_eq!(w.news(vec![Event::Link(changed)]), 1);
-    let spec = w.tables.nexthops.values().find(|n| n.ifindex == 1).unwrap();
+    let spec = w.tables.nexthops.values().find(|n| n.ifindex == IfIndex(1)).unwrap();
     assert_eq!((spec.smac, spec.mtu), (0xdd, 9000));
 }
 
@@ -161,7 +163,7 @@ fn a_dead_link_leaves_the_group_and_comes_back() {
 #[test]
 fn a_link_that_is_deleted_takes_its_neighbours_along() {
     let mut w = two_uplinks();
-    w.news(vec![Event::LinkGone(1)]);
+    w.news(vec![Event::LinkGone(IfIndex(1))]);
     assert_eq!(w.tables.path("10.1.1.1"), [Some(MAC_B)]);
     w.news(vec![Event::Link(link(1, true))]);
     assert_eq!(w.tables.path("10.1.1.1"), [Some(MAC_B)], "unresolved: the other one serves alone");
@@ -172,7 +174,7 @@ fn an_unresolved_member_is_left_out_while_another_is_ready() {
     let mut w = two_uplinks();
     w.news(vec![neighbour(1, "172.31.1.1", None)]);
     assert_eq!(w.tables.path("10.1.1.1"), [Some(MAC_B)]);
-    w.news(vec![Event::NeighbourGone { ifindex: 2, addr: ip("172.31.2.1") }]);
+    w.news(vec![Event::NeighbourGone { ifindex: IfIndex(2), addr: ip("172.31.2.1") }]);
     assert_eq!(w.tables.path("10.1.1.1"), [None, None], "packets are to end as unresolved, not as no route");
     w.news(vec![neighbour(2, "172.31.2.1", Some(MAC_B))]);
     assert_eq!(w.tables.path("10.1.1.1"), [Some(MAC_B)]);
@@ -292,7 +294,7 @@ fn a_resync_that_finds_nothing_new_writes_nothing_and_one_that_does_repairs() {
     let mut w = two_uplinks();
     let links = vec![link(1, true), link(2, true)];
     let mac = |ifindex, addr: &str, mac| Neighbour {
-        ifindex,
+        ifindex: IfIndex(ifindex),
         addr: ip(addr),
         mac: Some(mac),
         permanent: false,
@@ -312,7 +314,7 @@ fn a_resync_that_finds_nothing_new_writes_nothing_and_one_that_does_repairs() {
 #[test]
 fn what_is_missing_is_asked_for_once_a_second_and_let_go_when_unused() {
     let mut w = World::new(vec![Event::Link(link(1, true)), add("0.0.0.0/0", &[(1, "172.31.1.1", 1)])], &["10.1.1.1"]);
-    let request = Resolve { ifindex: 1, addr: ip("172.31.1.1"), keep: true, anew: false };
+    let request = Resolve { ifindex: IfIndex(1), addr: ip("172.31.1.1"), keep: true, anew: false };
     assert_eq!(w.core.resolve(0), [Resolve { anew: true, ..request }]);
     // The link has been there for a while now.
     assert_eq!(w.core.resolve(4000), [request]);
@@ -334,11 +336,13 @@ fn what_is_missing_is_asked_for_once_a_second_and_let_go_when_unused() {
 #[test]
 fn a_static_neighbour_is_never_touched_and_an_old_kernel_is_asked_again() {
     let mut w = two_uplinks();
-    let still = Neighbour { ifindex: 1, addr: ip("172.31.1.1"), mac: Some(MAC_A), permanent: true, managed: false };
-    let aging = Neighbour { ifindex: 2, addr: ip("172.31.2.1"), mac: Some(MAC_B), permanent: false, managed: false };
+    let still =
+        Neighbour { ifindex: IfIndex(1), addr: ip("172.31.1.1"), mac: Some(MAC_A), permanent: true, managed: false };
+    let aging =
+        Neighbour { ifindex: IfIndex(2), addr: ip("172.31.2.1"), mac: Some(MAC_B), permanent: false, managed: false };
     w.news(vec![Event::Neighbour(still), Event::Neighbour(aging)]);
     w.core.kernel_manages = false;
-    let request = [Resolve { ifindex: 2, addr: ip("172.31.2.1"), keep: true, anew: false }];
+    let request = [Resolve { ifindex: IfIndex(2), addr: ip("172.31.2.1"), keep: true, anew: false }];
     assert_eq!(w.core.resolve(0), request);
     assert_eq!(w.core.resolve(14_000), []);
     assert_eq!(w.core.resolve(15_000), request);
@@ -386,7 +390,7 @@ fn random_news_leaves_the_tables_exact() {
             burst.push(match random(6) {
                 0 => Event::Link(link(port, random(3) > 0)),
                 1 => neighbour(port, &gateway, (random(3) > 0).then(|| 1 + random(3))),
-                2 => Event::NeighbourGone { ifindex: port, addr: ip(&gateway) },
+                2 => Event::NeighbourGone { ifindex: IfIndex(port), addr: ip(&gateway) },
                 3 => Event::RouteGone(route(prefix, hops)),
                 _ => Event::Route(route(prefix, hops), RouteOp::Replace),
             });
@@ -432,14 +436,14 @@ fn when_a_link_is_back_its_neighbours_are_asked_for_until_they_answer() {
     core.event(neighbour(1, "172.31.1.1", Some(MAC_A)));
     core.flush();
     assert!(core.resolve(10_000).is_empty() && !core.waits());
-    core.event(Event::NeighbourGone { ifindex: 1, addr: ip("172.31.1.1") });
+    core.event(Event::NeighbourGone { ifindex: IfIndex(1), addr: ip("172.31.1.1") });
     core.event(Event::Link(link(1, false)));
     core.flush();
     assert!(core.resolve(10_500).is_empty(), "the link is down");
     // The carrier is there, but the kernel does not send yet: the request is lost, and the kernel's entry waits.
     core.event(Event::Link(Link { running: false, ..link(1, true) }));
     core.flush();
-    let request = Resolve { ifindex: 1, addr: ip("172.31.1.1"), keep: true, anew: true };
+    let request = Resolve { ifindex: IfIndex(1), addr: ip("172.31.1.1"), keep: true, anew: true };
     assert_eq!(core.resolve(11_000), [request]);
     assert!(core.waits());
     core.event(neighbour(1, "172.31.1.1", None));
@@ -449,7 +453,7 @@ fn when_a_link_is_back_its_neighbours_are_asked_for_until_they_answer() {
     core.event(Event::Link(link(1, true)));
     assert_eq!(core.resolve(11_120), [request]);
     // What is forgotten and asked for anew does not begin a storm.
-    core.event(Event::NeighbourGone { ifindex: 1, addr: ip("172.31.1.1") });
+    core.event(Event::NeighbourGone { ifindex: IfIndex(1), addr: ip("172.31.1.1") });
     core.event(neighbour(1, "172.31.1.1", None));
     assert!(core.resolve(11_121).is_empty());
     core.event(neighbour(1, "172.31.1.1", Some(MAC_A)));

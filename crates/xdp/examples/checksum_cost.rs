@@ -4,7 +4,7 @@
 #[path = "../tests/common/mod.rs"]
 mod common;
 
-use abi::OPT_SOURCE_STRICT;
+use abi::{IfIndex, OPT_SOURCE_STRICT};
 use common::*;
 
 fn main() {
@@ -18,7 +18,8 @@ fn main() {
         let mut summed = plain.clone();
         summed[40..42].copy_from_slice(&udp_checksum(&plain).to_be_bytes());
         let ns = |frame: &[u8]| {
-            let mut times: Vec<u32> = (0..9).map(|_| engine.test_run(frame, 1, 100_000).expect("a run").ns).collect();
+            let mut times: Vec<u32> =
+                (0..9).map(|_| engine.test_run(frame, IfIndex(1), 100_000).expect("a run").ns).collect();
             times.sort_unstable();
             times[4]
         };

@@ -3,8 +3,8 @@
 
 use crate::link::{Link, TxWatch};
 use crate::memory::{TableMaps, READERS_BYTES, TABLE_SEGMENTS};
-use crate::{sys, BpfMemory, BpfSessionMemory, BpfStates, XdpError};
-use abi::{layout_hash, program_hash, Root, FLOW_CHUNK_BYTES, FLOW_CHUNK_LINES};
+use crate::{flow_cache, sys, BpfMemory, BpfSessionMemory, BpfStates, XdpError};
+use abi::{layout_hash, program_hash, Root};
 use libbpf_rs::{MapCore, OpenObject};
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -33,7 +33,6 @@ pub(crate) const PINNED: [&str; 8] = [
     FLOW_VERSIONS,
 ];
 const FLOW_VERSIONS: &str = "tunny_flow_versions";
-const FLOW_CACHE: &str = "tunny_flow_cache";
 /// Maps of session memory, pinned beside them by programs that have sessions.
 pub(crate) const SESSIONS: [&str; 2] = ["tunny_session_root", "tunny_session_segments"];
 /// The slots of state tables, pinned beside them.
@@ -92,7 +91,7 @@ impl XdpEngine {
         let mut open = open_object(bytes)?;
         check_object(&open)?;
         set_netns(&mut open)?;
-        set_flow_cache(&mut open, options.flow_lines)?;
+        let chunks = flow_cache::size(&mut open, options.flow_lines)?;
         if redirects_buffers() {
             let program = open.progs_mut().find(|p| p.name() == PROGRAM);
             program
@@ -105,7 +104,7 @@ impl XdpEngine {
             None => Origin::Fresh,
         };
         let object = open.load().map_err(|e| load_error(&e))?;
-        fill_flow_cache(&object, options.flow_lines)?;
+        let flow_cache = flow_cache::make(&object, chunks, pins.as_deref())?;
         let readers = readers_map(pins.as_deref(), origin)?;
         if let (Some(dir), Origin::Fresh) = (&pins, origin) {
             pin_maps(&object, readers.as_fd(), dir)?;
@@ -113,7 +112,7 @@ impl XdpEngine {
         let memory = {
             let map = |name| find_map(&object, name);
             let (root, segments) = (map("tunny_root")?, map("tunny_segments")?);
-            let more = TableMaps::open(map("tunny_stats")?, readers.as_fd(), map(FLOW_VERSIONS)?);
+            let more = TableMaps::open(map("tunny_stats")?, readers.as_fd(), map(FLOW_VERSIONS)?, flow_cache);
             more.and_then(|more| BpfMemory::open(&TABLE_SEGMENTS, root, segments, more, pins.clone()))
                 .map_err(XdpError::call("Mapping the table memory"))?
         };
@@ -256,43 +255,6 @@ pub(crate) fn set_netns(open: &mut OpenObject) -> Result<(), XdpError> {
     let mut map = map.ok_or(XdpError::Missing { kind: "constant", name: "tunny_netns" })?;
     let value = map.initial_value_mut().and_then(|v| v.get_mut(..4));
     value.ok_or(XdpError::Missing { kind: "constant", name: "tunny_netns" })?.copy_from_slice(&netns.to_ne_bytes());
-    Ok(())
-}
-
-/// Sizes the flow cache: its own for each program that is loaded, with a salt of its own.
-fn set_flow_cache(open: &mut OpenObject, lines: u32) -> Result<(), XdpError> {
-    let missing = XdpError::Missing { kind: "constant", name: "tunny_flow" };
-    let cpus = libbpf_rs::num_possible_cpus().map_err(|e| load_error(&e))? as u32;
-    let chunks = lines.div_ceil(FLOW_CHUNK_LINES);
-    let Some(total) = chunks.checked_mul(cpus) else { return Err(XdpError::FlowCache { lines, cpus }) };
-    let mut map = open.maps_mut().find(|m| m.name().to_string_lossy().ends_with(".rodata.flow")).ok_or(missing)?;
-    let missing = XdpError::Missing { kind: "constant", name: "tunny_flow" };
-    let value = map.initial_value_mut().and_then(|v| v.get_mut(..16)).ok_or(missing)?;
-    value[..4].copy_from_slice(&chunks.to_ne_bytes());
-    value[4..8].copy_from_slice(&cpus.to_ne_bytes());
-    value[8..].copy_from_slice(&rand::random::<u64>().to_ne_bytes());
-    let mut cache =
-        open.maps_mut().find(|m| m.name() == FLOW_CACHE).ok_or(XdpError::Missing { kind: "map", name: FLOW_CACHE })?;
-    cache.set_max_entries(total.max(1)).map_err(|e| load_error(&e))
-}
-
-/// Makes the chunks of the flow cache.
-fn fill_flow_cache(object: &libbpf_rs::Object, lines: u32) -> Result<(), XdpError> {
-    if lines == 0 {
-        return Ok(());
-    }
-    const BATCH: u32 = 512;
-    let cache = find_map(object, FLOW_CACHE)?;
-    let cpus = libbpf_rs::num_possible_cpus().map_err(|e| load_error(&e))? as u32;
-    let total = lines.div_ceil(FLOW_CHUNK_LINES) * cpus;
-    for first in (0..total).step_by(BATCH as usize) {
-        let keys: Vec<u32> = (first..(first + BATCH).min(total)).collect();
-        let chunk = |_: &u32| sys::create_plain_array("tunny_flow_chunk", FLOW_CHUNK_BYTES, 1);
-        let chunks: Vec<OwnedFd> =
-            keys.iter().map(chunk).collect::<Result<_, _>>().map_err(XdpError::call("Making the flow cache"))?;
-        let values: Vec<u32> = chunks.iter().map(|fd| fd.as_raw_fd() as u32).collect();
-        sys::update_batch(cache, &keys, &values).map_err(XdpError::call("Filling the flow cache"))?;
-    }
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What can go wrong with the XDP engine, in plain words.
 
+use abi::IfIndex;
 use std::io;
 use std::path::PathBuf;
 
@@ -70,7 +71,7 @@ pub enum XdpError {
     #[error("Attaching to interface {ifindex} failed: native mode: {native}; generic mode: {generic}. {advice}")]
     Attach {
         /// The interface.
-        ifindex: u32,
+        ifindex: IfIndex,
         /// Error of native mode.
         native: String,
         /// Error of generic mode.

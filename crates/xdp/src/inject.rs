@@ -7,6 +7,7 @@
 //! does exactly that for a program which returns XDP_PASS: no TAP device, no changed ingress interface, no reverse-path surprises.
 
 use crate::sys::{self, How, LIVE_FRAMES};
+use abi::IfIndex;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -26,8 +27,8 @@ impl Injector {
     }
 
     /// Makes `frame` arrive on interface `ifindex`, past XDP.
-    pub fn inject(&self, frame: &[u8], ifindex: u32) -> io::Result<()> {
-        let how = How { repeat: 1, from: (ifindex, 0), flags: LIVE_FRAMES, ..How::default() };
+    pub fn inject(&self, frame: &[u8], ifindex: IfIndex) -> io::Result<()> {
+        let how = How { repeat: 1, from: (ifindex.0, 0), flags: LIVE_FRAMES, ..How::default() };
         sys::run(self.program.as_fd(), frame, &mut [], how).map(drop)
     }
 }

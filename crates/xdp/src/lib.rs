@@ -3,12 +3,13 @@
 //!
 //! Only this crate knows libbpf. [`XdpEngine`] owns program, maps and links; [`BpfMemory`] is the
 //! table memory that crate `tables` writes and the program reads,
-//! [`BpfSessionMemory`] the session memory of crate `session`, [`BpfStates`] where its state tables (crate `states`) lie. The design is in `docs/design/xdp.md`.
+//! [`BpfSessionMemory`] the session memory of crate `conntrack`, [`BpfStates`] where its state tables (crate `conntrack-compact`) lie. The design is in `docs/design/xdp.md`.
 
 mod afxdp;
 mod engine;
 mod error;
 mod events;
+mod flow_cache;
 mod grace;
 mod inject;
 mod link;

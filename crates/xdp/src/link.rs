@@ -3,11 +3,13 @@
 //! two packets; a process that dies leaves link, program and maps to go on forwarding.
 
 use crate::engine::{find_map, load_error, open_object, redirects_buffers, set_netns, PINNED};
-use crate::{sys, XdpEngine, XdpError};
+use crate::{flow_cache, sys, XdpEngine, XdpError};
+use abi::IfIndex;
 use libbpf_rs::MapCore;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use tables::LineMemory;
 
 /// Where in the receive path the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +53,7 @@ pub enum Attach {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attached {
     /// The interface.
-    pub ifindex: u32,
+    pub ifindex: IfIndex,
     /// Where the program runs.
     pub mode: Mode,
     /// The link was there before, with a program that forwarded until now.
@@ -69,7 +71,7 @@ pub(crate) struct Link {
 impl XdpEngine {
     /// Attaches the program to an interface and makes it a port; if a pinned link is there, its program is exchanged
     /// between two packets. Packets are passed to the host until the tables are ready, so fill them first.
-    pub fn attach(&mut self, ifindex: u32, how: Attach) -> Result<Attached, XdpError> {
+    pub fn attach(&mut self, ifindex: IfIndex, how: Attach) -> Result<Attached, XdpError> {
         self.add_port(ifindex)?;
         if let Some(at) = self.links.iter().position(|l| l.port.ifindex == ifindex) {
             return Ok(self.links[at].port.clone());
@@ -98,7 +100,7 @@ impl XdpEngine {
     }
 
     /// Takes the program off an interface and forgets the port.
-    pub fn detach(&mut self, ifindex: u32) -> Result<(), XdpError> {
+    pub fn detach(&mut self, ifindex: IfIndex) -> Result<(), XdpError> {
         for mode in [Mode::Native, Mode::Generic] {
             if let Some(path) = self.link_pin(ifindex, mode) {
                 let _ = fs::remove_file(path);
@@ -121,9 +123,13 @@ impl XdpEngine {
         Ok(())
     }
 
-    /// Removes the pinned maps of other layouts. Call it when every port runs this engine's program.
+    /// Removes the pinned maps of other layouts, and has the flow caches of other programs tell their last counts. Call it when every port runs
+    /// this engine's program.
     pub fn retire_other_layouts(&self) -> Result<u32, XdpError> {
         let (Some(base), Some(own)) = (&self.base, &self.pins) else { return Ok(0) };
+        let memory = self.memory();
+        memory.grace();
+        flow_cache::retire_others(own, memory.flow_cache());
         let mut removed = 0;
         for path in own_entries(base, &["layout-"])? {
             if path.is_dir() && path != *own {
@@ -134,17 +140,17 @@ impl XdpEngine {
         Ok(removed)
     }
 
-    fn link_pin(&self, ifindex: u32, mode: Mode) -> Option<PathBuf> {
+    fn link_pin(&self, ifindex: IfIndex, mode: Mode) -> Option<PathBuf> {
         self.base.as_ref().map(|dir| dir.join(format!("link-{ifindex}-{}", mode.name())))
     }
 
-    fn adopt_link(&self, ifindex: u32) -> Option<Link> {
+    fn adopt_link(&self, ifindex: IfIndex) -> Option<Link> {
         [Mode::Native, Mode::Generic].into_iter().find_map(|mode| {
             let pin = self.link_pin(ifindex, mode)?;
             let fd = sys::open_pin(&pin).ok()?;
             // struct bpf_link_info: type, id, program id, pad, then ifindex of an XDP link; 0 when its device is gone.
             let info: [u8; 24] = sys::info(fd.as_fd()).ok()?;
-            let alive = info[16..20] == ifindex.to_ne_bytes();
+            let alive = info[16..20] == ifindex.0.to_ne_bytes();
             if !alive || sys::update_link(fd.as_fd(), self.program()).is_err() {
                 let _ = fs::remove_file(&pin);
                 return None;
@@ -154,7 +160,7 @@ impl XdpEngine {
         })
     }
 
-    fn new_link(&self, ifindex: u32, how: Attach) -> Result<Link, XdpError> {
+    fn new_link(&self, ifindex: IfIndex, how: Attach) -> Result<Link, XdpError> {
         let try_mode = |mode: Mode| sys::create_xdp_link(self.program(), ifindex, mode.flags());
         let not_tried = || "not tried".to_string();
         let refused = |native: String, generic: String, errno: Option<i32>| XdpError::Attach {
@@ -236,7 +242,7 @@ const ONE_BUFFER: &str =
     "Linux before 6.3 does not redirect frames that lie in several buffers, so native mode needs an MTU that fits one \
      (about 3,500 bytes): lower the MTU, use a newer kernel, or the `user` engine.";
 
-fn note(ifindex: u32, mode: Mode, why: Option<String>) -> Option<String> {
+fn note(ifindex: IfIndex, mode: Mode, why: Option<String>) -> Option<String> {
     match (mode, why) {
         (Mode::Native, _) => None,
         (Mode::Generic, why) => Some(format!(

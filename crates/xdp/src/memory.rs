@@ -6,6 +6,7 @@
 //! `session-segment-N`). A process that attaches to a pinned instance finds those of its predecessor there; the writer and the
 //! tracker do the rest.
 
+use crate::flow_cache::FlowCache;
 use crate::segments::{Kind, Segments};
 use crate::sys::Mapping;
 use abi::{Root, SessionRoot, Stats, FLOW_VERSIONS, SEGMENTS_MAX, SESSION_SEGMENTS_MAX, SLOTS_MAX};
@@ -27,7 +28,7 @@ pub(crate) static SESSION_SEGMENTS: Kind = Kind {
     map: "tunny_session",
     pin: "session-segment-",
     most: SESSION_SEGMENTS_MAX,
-    arena_bytes: session::ARENA_BYTES,
+    arena_bytes: conntrack::ARENA_BYTES,
 };
 
 /// A root and lines on BPF maps, and what else belongs to them.
@@ -49,6 +50,7 @@ pub struct TableMaps {
     stats: Mapping,
     readers: Mapping,
     flow_versions: Mapping,
+    flow_cache: Option<FlowCache>,
 }
 
 impl<R, More> BpfLineMemory<R, More> {
@@ -93,12 +95,20 @@ unsafe impl<R, More: Send + Sync> LineMemory<R> for BpfLineMemory<R, More> {
     }
 }
 
+impl BpfMemory {
+    /// The flow caches of the program that was loaded with this memory.
+    pub(crate) fn flow_cache(&self) -> Option<&FlowCache> {
+        self.more.flow_cache.as_ref()
+    }
+}
+
 impl TableMaps {
-    pub(crate) fn open(stats: BorrowedFd, readers: BorrowedFd, flow_versions: BorrowedFd) -> io::Result<TableMaps> {
+    pub(crate) fn open(stats: BorrowedFd, readers: BorrowedFd, flow_versions: BorrowedFd, flow_cache: Option<FlowCache>) -> io::Result<TableMaps> {
         Ok(TableMaps {
             stats: Mapping::of_map(stats, size_of::<Stats>() * SLOTS_MAX as usize, true)?,
             readers: Mapping::of_map(readers, READERS_BYTES, true)?,
             flow_versions: Mapping::of_map(flow_versions, FLOW_VERSIONS as usize * 8, true)?,
+            flow_cache,
         })
     }
 }
@@ -117,5 +127,15 @@ unsafe impl Memory for BpfMemory {
     fn flow_versions(&self) -> &[AtomicU64] {
         // SAFETY: the mapping has that many words, is page-aligned and lives as long as the struct; all access is atomic.
         unsafe { std::slice::from_raw_parts(self.more.flow_versions.at().cast(), FLOW_VERSIONS as usize) }
+    }
+
+    fn has_flow_caches(&self) -> bool {
+        self.more.flow_cache.is_some()
+    }
+
+    fn gather(&self) {
+        if let Some(cache) = &self.more.flow_cache {
+            cache.gather();
+        }
     }
 }

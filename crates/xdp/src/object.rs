@@ -3,6 +3,7 @@
 //! crate stays the only one that knows it.
 
 use crate::sys;
+use abi::IfIndex;
 use libbpf_rs::MapCore;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -115,7 +116,7 @@ impl From<sys::Mapping> for Mapping {
     }
 }
 
-impl ::states::WordMemory for Mapping {
+impl conntrack_compact::WordMemory for Mapping {
     fn words(&self) -> &[std::sync::atomic::AtomicU64] {
         // SAFETY: the mapping is page-aligned, as long as this, and lives as long as `self`; who maps a state table changes it by
         // whole words only, and so does whoever else has the map.
@@ -146,7 +147,7 @@ pub struct RunOptions {
     /// Times in a row; 0 counts as 1.
     pub repeat: u32,
     /// Interface the packet seems to come from (0: none is given).
-    pub ifindex: u32,
+    pub ifindex: IfIndex,
     /// TEST_* flags.
     pub flags: u32,
     /// Frames at a time with TEST_LIVE_FRAMES; 0 = the kernel's default.
@@ -164,13 +165,13 @@ pub fn run_program(
     options: RunOptions,
 ) -> Result<(u32, u32, usize), ObjectError> {
     let RunOptions { repeat, ifindex, flags, batch, linear } = options;
-    let how = sys::How { repeat, from: (ifindex, 0), flags, batch, linear };
+    let how = sys::How { repeat, from: (ifindex.0, 0), flags, batch, linear };
     let run = sys::run(program, packet, out, how).map_err(call("BPF_PROG_TEST_RUN"))?;
     Ok((run.verdict, run.ns, run.bytes))
 }
 
 /// Attaches an XDP program to an interface through a link; it is detached when the result is dropped.
-pub fn attach_program(program: BorrowedFd, ifindex: u32, mode: u32) -> Result<OwnedFd, ObjectError> {
+pub fn attach_program(program: BorrowedFd, ifindex: IfIndex, mode: u32) -> Result<OwnedFd, ObjectError> {
     let attached = sys::create_xdp_link(program, ifindex, mode);
     attached.map_err(call(format!("attaching an XDP program to interface {ifindex}")))
 }

@@ -98,6 +98,7 @@ impl OldTables {
     /// Maps the tables pinned in a layout's folder.
     pub fn open(dir: &Path, sizes: OldSizes) -> io::Result<OldTables> {
         let map = |name: &str, bytes| Mapping::of_map(sys::open_pin(&dir.join(name))?.as_fd(), pages(bytes), false);
+        crate::flow_cache::gather_pinned(dir);
         let segments = pinned_segments(&TABLE_SEGMENTS, dir, sizes.segment)?;
         Ok(OldTables { root: map("tunny_root", sizes.root)?, stats: map("tunny_stats", sizes.stats)?, segments, sizes })
     }

@@ -2,7 +2,7 @@
 //! Uplink ports: which interfaces the program may send out of, and who listens for their punts.
 
 use crate::{sys, XdpEngine, XdpError};
-use abi::PORTS_MAX;
+use abi::{IfIndex, PORTS_MAX};
 use std::os::fd::RawFd;
 
 /// Receive queues of a port that may have a listener (TUNNY_QUEUES_MAX in bpf/tables/ports.h).
@@ -10,10 +10,10 @@ pub const QUEUES_MAX: u32 = 64;
 
 impl XdpEngine {
     /// Makes an interface an egress port and gives it a slot. Returns the slot; doing it again returns the same one.
-    pub fn add_port(&self, ifindex: u32) -> Result<u32, XdpError> {
+    pub fn add_port(&self, ifindex: IfIndex) -> Result<u32, XdpError> {
         let slots = self.map("tunny_port_slots")?;
         let ports = self.map("tunny_ports")?;
-        let known = sys::lookup_u32(slots, ifindex).map_err(XdpError::call("Reading tunny_port_slots"))?;
+        let known = sys::lookup_u32(slots, ifindex.0).map_err(XdpError::call("Reading tunny_port_slots"))?;
         let slot = match known {
             Some(slot) => slot,
             None => {
@@ -25,21 +25,21 @@ impl XdpEngine {
                     .ok_or_else(|| XdpError::Limit { what: "Uplink ports".into(), limit: PORTS_MAX })?
             }
         };
-        sys::update_u32(ports, ifindex, ifindex)
+        sys::update_u32(ports, ifindex.0, ifindex.0)
             .map_err(XdpError::call(format!("Adding interface {ifindex} to the egress ports")))?;
-        sys::update_u32(slots, ifindex, slot).map_err(XdpError::call("Writing tunny_port_slots"))?;
+        sys::update_u32(slots, ifindex.0, slot).map_err(XdpError::call("Writing tunny_port_slots"))?;
         Ok(slot)
     }
 
     /// Forgets a port. Packets towards it are dropped as `tx_failed` from now on.
-    pub fn remove_port(&self, ifindex: u32) -> Result<(), XdpError> {
-        sys::delete(self.map("tunny_ports")?, ifindex).map_err(XdpError::call("Writing tunny_ports"))?;
-        sys::delete(self.map("tunny_port_slots")?, ifindex).map_err(XdpError::call("Writing tunny_port_slots"))
+    pub fn remove_port(&self, ifindex: IfIndex) -> Result<(), XdpError> {
+        sys::delete(self.map("tunny_ports")?, ifindex.0).map_err(XdpError::call("Writing tunny_ports"))?;
+        sys::delete(self.map("tunny_port_slots")?, ifindex.0).map_err(XdpError::call("Writing tunny_port_slots"))
     }
 
     /// Makes an AF_XDP socket the listener for punts from a queue of a port. It ends when the socket is closed. Returns the ring's number,
     /// for `Tables::open_punt_ring`.
-    pub fn set_listener(&self, ifindex: u32, queue: u32, socket: RawFd) -> Result<u32, XdpError> {
+    pub fn set_listener(&self, ifindex: IfIndex, queue: u32, socket: RawFd) -> Result<u32, XdpError> {
         if queue >= QUEUES_MAX {
             return Err(XdpError::Limit { what: format!("Queue {queue} of interface {ifindex}"), limit: QUEUES_MAX });
         }

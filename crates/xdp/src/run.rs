@@ -2,7 +2,7 @@
 //! Running the program on one frame (BPF_PROG_TEST_RUN): for text cases, differential tests and `tunny trace`.
 
 use crate::{sys, XdpEngine, XdpError};
-use abi::{DropReason, PuntMeta, PuntReason, Stats, FRAME_BYTES_MAX, PUNT_MAGIC};
+use abi::{DropReason, IfIndex, PuntMeta, PuntReason, Stats, FRAME_BYTES_MAX, PUNT_MAGIC};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use tables::Memory;
@@ -45,7 +45,7 @@ const XDP_REDIRECT: u32 = 4;
 impl XdpEngine {
     /// Lets [`XdpEngine::test_run`] use an interface: as egress port, and with an unbound AF_XDP socket as listener for
     /// punts from its first queue. The socket must be kept.
-    pub fn prepare_test(&self, ifindex: u32) -> Result<OwnedFd, XdpError> {
+    pub fn prepare_test(&self, ifindex: IfIndex) -> Result<OwnedFd, XdpError> {
         self.add_port(ifindex)?;
         // SAFETY: plain system call; the new descriptor belongs to nobody else.
         let socket = unsafe {
@@ -61,10 +61,10 @@ impl XdpEngine {
 
     /// Runs the program `repeat` times on a frame as if it came from `ifindex` (0: loopback). With `repeat` = 1 the
     /// verdict names the reason that was counted; nothing else may run on these tables meanwhile.
-    pub fn test_run(&self, frame: &[u8], ifindex: u32, repeat: u32) -> Result<TestRun, XdpError> {
+    pub fn test_run(&self, frame: &[u8], ifindex: IfIndex, repeat: u32) -> Result<TestRun, XdpError> {
         let mut out = vec![0; FRAME_BYTES_MAX as usize + 1024];
         let before = self.stats_total();
-        let how = sys::How { repeat, from: (ifindex.max(1), 0), ..Default::default() };
+        let how = sys::How { repeat, from: (ifindex.max(IfIndex(1)).0, 0), ..Default::default() };
         let run = sys::run(self.program(), frame, &mut out, how).map_err(XdpError::call("BPF_PROG_TEST_RUN"))?;
         let after = self.stats_total();
         out.truncate(run.bytes);

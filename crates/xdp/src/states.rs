@@ -8,8 +8,8 @@
 
 use crate::object::Mapping;
 use crate::sys;
-use ::states::{Backing, WordMemory};
 use abi::LINE_BYTES;
+use conntrack_compact::{Backing, WordMemory};
 use parking_lot::Mutex;
 use std::fs;
 use std::io;

@@ -2,6 +2,7 @@
 //! libbpf's calls on descriptors, which libbpf-rs does not offer as this crate needs them, and mappings of maps. Each returns `io::Error`
 //! as the kernel gave it.
 
+use abi::IfIndex;
 use libbpf_rs::libbpf_sys as bpf;
 use std::ffi::{c_void, CStr, CString};
 use std::io;
@@ -132,11 +133,11 @@ pub(crate) fn open_pin(path: &Path) -> io::Result<OwnedFd> {
 }
 
 /// Attaches an XDP program to an interface through a link.
-pub(crate) fn create_xdp_link(program: BorrowedFd, ifindex: u32, flags: u32) -> io::Result<OwnedFd> {
+pub(crate) fn create_xdp_link(program: BorrowedFd, ifindex: IfIndex, flags: u32) -> io::Result<OwnedFd> {
     let options =
         bpf::bpf_link_create_opts { sz: size_of::<bpf::bpf_link_create_opts>() as _, flags, ..Default::default() };
     // SAFETY: the options outlive the call.
-    owned(unsafe { bpf::bpf_link_create(program.as_raw_fd(), ifindex as i32, bpf::BPF_XDP, &raw const options) })
+    owned(unsafe { bpf::bpf_link_create(program.as_raw_fd(), ifindex.0 as i32, bpf::BPF_XDP, &raw const options) })
 }
 
 /// Attaches a BTF trace point program through a link.
@@ -243,7 +244,7 @@ pub(crate) fn load_xdp(name: &CStr, instructions: &[u64]) -> io::Result<OwnedFd>
 }
 
 /// Name of the driver of an interface.
-pub(crate) fn driver(ifindex: u32) -> io::Result<String> {
+pub(crate) fn driver(ifindex: IfIndex) -> io::Result<String> {
     const ETHTOOL_GDRVINFO: u32 = 3;
     /// `struct ethtool_drvinfo`: command, driver, and what is of no interest here.
     #[repr(C)]
@@ -257,7 +258,7 @@ pub(crate) fn driver(ifindex: u32) -> io::Result<String> {
     // as long as the kernel's struct; the socket is new and closed at the end.
     unsafe {
         let mut request: libc::ifreq = std::mem::zeroed();
-        if libc::if_indextoname(ifindex, request.ifr_name.as_mut_ptr()).is_null() {
+        if libc::if_indextoname(ifindex.0, request.ifr_name.as_mut_ptr()).is_null() {
             return Err(io::Error::last_os_error());
         }
         let fd = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);

@@ -173,11 +173,11 @@ fn the_event_ring_tells_of_drops_when_asked() {
     let ring = engine.events(move |e: &Event| send.send(*e).unwrap()).unwrap();
     let lost = packet(NC_A, Vni(VNI.0 + 1), VM_B, 8);
     build(&engine.memory(), 0);
-    engine.test_run(&lost, 1, 1).unwrap();
+    engine.test_run(&lost, IfIndex(1), 1).unwrap();
     ring.poll(std::time::Duration::from_millis(1));
     assert!(events.try_recv().is_err(), "nobody asked");
     build(&engine.memory(), OPT_CAPTURE_DROPS);
-    engine.test_run(&lost, 1, 1).unwrap();
+    engine.test_run(&lost, IfIndex(1), 1).unwrap();
     ring.poll(std::time::Duration::from_millis(100));
     let e = events.try_recv().expect("an event");
     assert_eq!((e.kind, e.reason, e.vni), (EVENT_DROP, DropReason::VniUnknown as u8, VNI.0 + 1));

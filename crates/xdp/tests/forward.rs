@@ -2,7 +2,7 @@
 //! The loader and the shortest way through the program, on a table laid out by hand.
 mod common;
 
-use abi::{DropReason, PuntReason, Vni, OPT_SOURCE_STRICT};
+use abi::{DropReason, IfIndex, PuntReason, Vni, OPT_SOURCE_STRICT};
 use common::*;
 use xdp::TestVerdict;
 
@@ -11,7 +11,7 @@ fn known_unicast_is_forwarded_with_every_header_rewritten() {
     let Some(engine) = engine() else { return };
     build(&engine.memory(), OPT_SOURCE_STRICT);
     let sent = packet(NC_A, VNI, VM_B, 40);
-    let run = engine.test_run(&sent, 1, 1).unwrap();
+    let run = engine.test_run(&sent, IfIndex(1), 1).unwrap();
     assert_eq!(run.verdict, TestVerdict::Tx);
     let f = &run.frame;
     assert_eq!(f.len(), sent.len());
@@ -30,7 +30,7 @@ fn known_unicast_is_forwarded_with_every_header_rewritten() {
 fn what_is_not_known_is_dropped_with_its_reason() {
     let Some(engine) = engine() else { return };
     build(&engine.memory(), OPT_SOURCE_STRICT);
-    let run = |frame: &[u8]| engine.test_run(frame, 1, 1).unwrap().verdict;
+    let run = |frame: &[u8]| engine.test_run(frame, IfIndex(1), 1).unwrap().verdict;
     assert_eq!(run(&packet(NC_A, Vni(VNI.0 + 1), VM_B, 8)), TestVerdict::Drop(DropReason::VniUnknown));
     assert_eq!(run(&packet(NC_A + 9, VNI, VM_B, 8)), TestVerdict::Drop(DropReason::SourceUnknown));
     assert_eq!(run(&packet(NC_A, VNI, VM_B + 1, 8)), TestVerdict::Drop(DropReason::VmUnknown));
@@ -42,9 +42,9 @@ fn what_is_not_known_is_dropped_with_its_reason() {
 fn a_punted_packet_keeps_its_bytes_and_carries_what_is_known() {
     let Some(engine) = engine() else { return };
     build(&engine.memory(), OPT_SOURCE_STRICT);
-    let _socket = engine.prepare_test(1).unwrap();
+    let _socket = engine.prepare_test(IfIndex(1)).unwrap();
     let sent = packet(NC_A, VNI, VM_B, 1450);
-    let run = engine.test_run(&sent, 1, 1).unwrap();
+    let run = engine.test_run(&sent, IfIndex(1), 1).unwrap();
     assert_eq!(run.verdict, TestVerdict::Punt(PuntReason::IcmpDue));
     assert_eq!(run.frame, sent);
     let meta = run.meta.unwrap();

@@ -3,7 +3,7 @@
 //! the queue that it came by. And memory that cannot grow.
 mod common;
 
-use abi::{PuntReason, OPT_SOURCE_STRICT};
+use abi::{IfIndex, PuntReason, OPT_SOURCE_STRICT};
 use common::rig::*;
 use common::*;
 use std::collections::BTreeSet;
@@ -11,7 +11,7 @@ use tables::LineMemory;
 use xdp::{AfXdpOptions, AfXdpSocket, Attach, Options, XdpEngine};
 
 /// A veth pair with two queues each way.
-fn veth_of_two(a: &str, b: &str) -> (u32, u32) {
+fn veth_of_two(a: &str, b: &str) -> (IfIndex, IfIndex) {
     let queues = "numrxqueues 2 numtxqueues 2";
     ip(&format!("link add {a} mtu 3000 {queues} type veth peer name {b} mtu 3000 {queues}"));
     for name in [a, b] {
@@ -86,7 +86,7 @@ fn both_queues_of_a_port_are_served_by_the_program_and_by_af_xdp() {
             socket.release();
             let [(frame, Some(meta))] = &got[..] else { panic!("{} packets", got.len()) };
             assert!(*frame == sent, "packet {n}");
-            assert_eq!((meta.reason, meta.vni, meta.ifindex), (PuntReason::IcmpDue as u8, VNI.0, port));
+            assert_eq!((meta.reason, meta.vni, meta.ifindex), (PuntReason::IcmpDue as u8, VNI.0, port.0));
             by_queue[queue] += 1;
             assert!(handed.insert(n));
             // And back out by the same queue.

@@ -5,9 +5,9 @@ mod common;
 
 use abi::Vni;
 use common::engine;
+use conntrack_compact::*;
 use rand::RngExt;
 use rand_chacha::rand_core::SeedableRng;
-use states::*;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use xdp::object::{run_program, Object, RunOptions};

@@ -2,7 +2,7 @@
 //! The program attached to real devices: takeover without a gap, punts over AF_XDP, failed transmissions.
 mod common;
 
-use abi::{DropReason, PuntReason, OPT_SOURCE_STRICT};
+use abi::{DropReason, IfIndex, PuntReason, OPT_SOURCE_STRICT};
 use common::rig::*;
 use common::*;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -89,7 +89,7 @@ fn punts_arrive_over_af_xdp_with_metadata_and_in_pieces() {
             let (frame, meta) = got.expect("the punt arrives");
             assert!(frame == sent, "{bytes}: {} and {} bytes", frame.len(), sent.len());
             let meta = meta.expect("with metadata");
-            assert_eq!((meta.reason, meta.vni, meta.ifindex), (PuntReason::IcmpDue as u8, VNI.0, port));
+            assert_eq!((meta.reason, meta.vni, meta.ifindex), (PuntReason::IcmpDue as u8, VNI.0, port.0));
             socket.release();
             // And back out of the same port.
             assert!(socket.send(&sent));
@@ -152,7 +152,7 @@ fn a_packet_of_the_host_is_given_back_to_its_stack() {
             assert!(got[..length] == frame[42..], "{bytes}: {length} bytes");
         }
         assert!(injector.inject(&[0; 13], port).is_err(), "less than an Ethernet header");
-        assert!(injector.inject(&packet(NC_A, VNI, VM_B, 64), 9999).is_err(), "no such interface");
+        assert!(injector.inject(&packet(NC_A, VNI, VM_B, 64), IfIndex(9999)).is_err(), "no such interface");
     });
 }
 

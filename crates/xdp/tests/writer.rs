@@ -3,7 +3,7 @@
 //! instants, and tables that grow from a thousand entries to a million. Every answer of the program is checked by itself.
 mod common;
 
-use abi::{DropReason, Vni, OPT_PORT_SHIFT, OPT_SOURCE_STRICT};
+use abi::{DropReason, IfIndex, Vni, OPT_PORT_SHIFT, OPT_SOURCE_STRICT};
 use common::rig::*;
 use common::*;
 use rand::{RngExt, SeedableRng};
@@ -109,7 +109,7 @@ fn tables(memory: Arc<dyn Memory>, ncs: impl Iterator<Item = u32> + Clone, tenan
     w.commit(&Commit { gateway: Some(gateway), nc_add, tenants, ..Commit::default() }).unwrap();
     let hop = NexthopSpec {
         addr: address(NC_B),
-        ifindex: 1,
+        ifindex: IfIndex(1),
         dmac: Some(0x02_aa_00_00_00_02),
         smac: 0x02_aa_00_00_00_01,
         mtu: 1500,
@@ -123,7 +123,7 @@ fn tables(memory: Arc<dyn Memory>, ncs: impl Iterator<Item = u32> + Clone, tenan
 
 /// Sends a packet to an address of a VPC: NC and MAC address that the program sends it to, or why it drops it.
 fn send(engine: &XdpEngine, vni: Vni, to: u32) -> Result<(u32, u64), DropReason> {
-    let run = engine.test_run(&packet(NC_A, vni, to, 40), 1, 1).unwrap();
+    let run = engine.test_run(&packet(NC_A, vni, to, 40), IfIndex(1), 1).unwrap();
     match run.verdict {
         TestVerdict::Tx => {
             let number = |from: usize, to: usize| run.frame[from..to].iter().fold(0u64, |n, b| n << 8 | u64::from(*b));

@@ -3,11 +3,11 @@
 
 use super::Target;
 use abi::Vni;
-use node::agent::frame::{check, hello, Secrets, Side, HELLO};
-use states::message::{Begin, Messages, Outbox, Request, Tell, CHUNK_MAX};
-use states::{
+use conntrack_compact::message::{Begin, Messages, Outbox, Request, Tell, CHUNK_MAX};
+use conntrack_compact::{
     Connection, Control, Direction, HeapSlots, Host, Key, Kind, Outcome, Refusal, Spec, State, TableKind, Timeouts,
 };
+use node::agent::frame::{check, hello, Secrets, Side, HELLO};
 
 /// Greeting, frames and messages of both sides; and an agent that does what it is told.
 pub struct Agents;

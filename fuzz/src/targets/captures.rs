@@ -2,6 +2,7 @@
 //! Capture files, as `tunny replay` reads them.
 
 use super::{sentence, Target};
+use abi::IfIndex;
 
 /// pcap and pcapng.
 pub struct Capture;
@@ -27,7 +28,7 @@ impl Target for Capture {
         let mut ng = Vec::new();
         if let Ok(mut w) = node::pcap::PcapNgWriter::new(&mut ng, "fuzz") {
             for n in 0..3u32 {
-                let _ = w.write(n, "eth", 5, 60, &frame, "why");
+                let _ = w.write(IfIndex(n), "eth", 5, 60, &frame, "why");
             }
             let _ = w.flush();
         }

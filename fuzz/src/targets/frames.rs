@@ -5,7 +5,7 @@
 //! short cut (a recorder switches that off): same bytes, same verdict. After each, every packet is accounted for.
 
 use super::Target;
-use abi::{PuntMeta, Stats, PUNT_MAGIC};
+use abi::{IfIndex, PuntMeta, Stats, PUNT_MAGIC};
 use gateway::{Batch, Frame, Gateway, NoRecorder, Recorder, Trace, Verdict, HEADROOM};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -59,7 +59,7 @@ fn process<R: Recorder>(
     let mut batch = Batch::new();
     let input = match meta {
         Some(meta) => Frame::punted(&mut buffer, HEADROOM, frame.len(), meta),
-        None => Frame::new(&mut buffer, HEADROOM, frame.len(), 1),
+        None => Frame::new(&mut buffer, HEADROOM, frame.len(), IfIndex(1)),
     };
     assert!(batch.push(input).is_ok());
     let before = gateway.tables().stats_total();

@@ -35,7 +35,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const USAGE: &str = "usage: cargo xtask mutate [options]
-  --crates A,B     crates to mutate (default filter,tables,session,gateway)
+  --crates A,B     crates to mutate (default filter,tables,conntrack,gateway)
   --sample N       random mutants of each crate, 0: all (default 400)
   --seed N         of the sample and of the random tests (default: the clock's)
   --jobs N         mutants at a time (default 2)
@@ -66,7 +66,7 @@ struct Options {
 
 fn options() -> Result<Options, String> {
     let clock = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs());
-    let crates = ["filter", "tables", "session", "gateway"].map(String::from).to_vec();
+    let crates = ["filter", "tables", "conntrack", "gateway"].map(String::from).to_vec();
     let mut o = Options {
         crates,
         sample: 400,

@@ -213,16 +213,16 @@ impl ChipGateway {
         let nc = self.tables.nc(vm.nc).ok_or(DropReason::UnderlayNoRoute)?;
         let v6 = nc.addr.is_ipv6();
         let no_vtep = if v6 { own.vtep6() == 0 } else { own.vtep4() == 0 };
-        if no_vtep || nc.group == 0 {
+        if no_vtep || nc.group == LineNo(0) {
             return Err(DropReason::UnderlayNoRoute.into());
         }
         let line = self.tables.group_member(nc.group, p.inner.flow);
-        if line == 0 {
+        if line == LineNo(0) {
             return Err(DropReason::UnderlayNoRoute.into());
         }
         let hop = self.tables.nexthop(line);
         if !hop.ready {
-            return Err(Outcome::Unresolved { nexthop: line });
+            return Err(Outcome::Unresolved { nexthop: line.0 });
         }
         let outer_ip = if v6 { ipv6::HEADER_LEN } else { ipv4::HEADER_LEN };
         if outer_ip + TUNNEL + p.outer.inner.len() > usize::from(hop.mtu) {
@@ -239,7 +239,7 @@ impl ChipGateway {
 
     /// Meters of the VPC and of the VM: what software sends leaves through the chip, so they count that too.
     fn meter(&self, p: &Packet<'_>, vm: &VmEntry, now: u64) -> Result<(), DropReason> {
-        let of_vm = if vm.flags & VM_FLAG_METERED != 0 { self.tables.vm_meter(vm.vm) } else { 0 };
+        let of_vm = if vm.flags & VM_FLAG_METERED != 0 { self.tables.vm_meter(vm.vm) } else { LineNo(0) };
         let bytes = p.outer.inner.len() as u32;
         for (line, reason) in
             [(self.tables.tenant_meter(&p.tenant), DropReason::MeterVpc), (of_vm, DropReason::MeterVm)]
@@ -280,7 +280,7 @@ impl ChipGateway {
         let v = vxlan::Repr { vni: dst_vpc.vni };
         v.emit(out[head + udp::HEADER_LEN..].first_chunk_mut().ok_or(Handover::Fault)?);
         self.rewrite_inner(p, dst_vpc, vm, dscp | p.inner.ecn, &mut out[head + TUNNEL..]);
-        Ok(Outcome::Forward { ifindex: path.hop.ifindex, turns: p.turns })
+        Ok(Outcome::Forward { ifindex: path.hop.ifindex.0, turns: p.turns })
     }
 
     fn rewrite_inner(&self, p: &Packet<'_>, dst_vpc: &Tenant, vm: &VmEntry, tos: u8, inner: &mut [u8]) {

@@ -8,16 +8,16 @@ mod sweep;
 #[cfg(test)]
 mod tests;
 
-use abi::{DropReason, Vni, POLICY_EPOCH_SHIFT, POLICY_PICKUP};
-use filter::{Filter, Side};
-use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
-use session::frag::{Fate, FragKey, FragLimits, FragTable, Piece};
-use session::nat::Translator;
-use session::{
+use abi::{DropReason, IfIndex, Vni, POLICY_EPOCH_SHIFT, POLICY_PICKUP};
+use conntrack::frag::{Fate, FragKey, FragLimits, FragTable, Piece};
+use conntrack::nat::Translator;
+use conntrack::{
     Direction, EndReason, Ended, Guard, InnerKey, NewSession, OuterKey, Owner, Progress, SessionInfo, SessionRef,
     Tracker, Verdict,
 };
-use states::Shared;
+use conntrack_compact::Shared;
+use filter::{Filter, Side};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use std::sync::Arc;
 
 use crate::l4::L4;
@@ -196,11 +196,11 @@ impl Connections {
     /// Ends every session for which there is a reason, of at most `budget` records looked at from `from` on.
     pub fn remove_where(
         &self,
-        from: session::Cursor,
+        from: conntrack::Cursor,
         budget: u32,
         which: &mut dyn FnMut(&SessionInfo) -> Option<EndReason>,
         now: u64,
-    ) -> Option<session::Cursor> {
+    ) -> Option<conntrack::Cursor> {
         self.tracker.remove_where(from, budget, now, which, &mut |e| self.ended(e, now))
     }
 
@@ -323,7 +323,7 @@ impl<'w> SessionView<'w> {
         let create = || self.connections.tracker.create(new, now, &mut |e| self.connections.ended(e, now));
         let mut made = create();
         // Of a port that was given away since, the sweep may not have come to the old session yet.
-        if made == Err(session::Refusal::OuterTaken) && self.connections.retire(self, &new.outer, now) {
+        if made == Err(conntrack::Refusal::OuterTaken) && self.connections.retire(self, &new.outer, now) {
             made = create();
         }
         let reason = match made {
@@ -331,12 +331,12 @@ impl<'w> SessionView<'w> {
                 self.tell_begin(new, now);
                 return Ok(Made::New(session));
             }
-            Err(session::Refusal::Exists(session)) => {
+            Err(conntrack::Refusal::Exists(session)) => {
                 self.connections.release(new.owner, &new.inner, &new.outer, now);
                 return Ok(Made::Found(session));
             }
-            Err(session::Refusal::OuterTaken) => DropReason::NatConflict,
-            Err(session::Refusal::Drop(reason)) => reason,
+            Err(conntrack::Refusal::OuterTaken) => DropReason::NatConflict,
+            Err(conntrack::Refusal::Drop(reason)) => reason,
         };
         self.connections.undo(new, now);
         Err(reason)
@@ -366,7 +366,7 @@ impl<'w> SessionView<'w> {
         self,
         vni: Option<Vni>,
         l4: &L4,
-        (ifindex, cause, now): (u32, u8, u64),
+        (ifindex, cause, now): (IfIndex, u8, u64),
         queued: &mut Vec<QueuedFragment>,
     ) -> Result<(), DropReason> {
         let Some((key, piece)) = fragment(vni, l4) else { return Ok(()) };

@@ -3,8 +3,8 @@
 //! comes first is judged on its own account; the sweep is for those that would never be asked again.
 
 use abi::{Vni, POLICY_FILTER};
-use session::{Cursor, Direction, EndReason, Owner, SessionInfo};
-use states::{Connection, Key};
+use conntrack::{Cursor, Direction, EndReason, Owner, SessionInfo};
+use conntrack_compact::{Connection, Key};
 use tables::Tables;
 
 use super::{epoch, Connections};
@@ -40,7 +40,7 @@ impl Connections {
                 return Some(EndReason::Removed);
             }
             if s.owner == Owner::Filter {
-                let found = self.tracker().find_pair(&session::PairKey::of_session(s.inner, &s.outer));
+                let found = self.tracker().find_pair(&conntrack::PairKey::of_session(s.inner, &s.outer));
                 found.map(|session| self.tracker().stamp(session, epoch(word)));
             }
             None

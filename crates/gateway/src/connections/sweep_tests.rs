@@ -5,10 +5,10 @@ use super::*;
 use crate::nat::{inner_key, outer_key};
 use crate::testing::region::*;
 use abi::POLICY_NAT;
+use conntrack::nat::{ElasticSpec, ElasticUse, Filtering, Flow, NatSpec, PoolSpec, SnatSpec, Translator};
+use conntrack::{HeapMemory, L4View, NewSession, Options, OuterKey, PairKey, SessionRef, Tracker};
 use filter::{Filter, Member, Ruleset};
 use parking_lot::Mutex;
-use session::nat::{ElasticSpec, ElasticUse, Filtering, Flow, NatSpec, PoolSpec, SnatSpec, Translator};
-use session::{HeapMemory, L4View, NewSession, Options, OuterKey, PairKey, SessionRef, Tracker};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ impl World {
         translator.configure(&spec(1));
         let ended = Arc::new(Mutex::new(Vec::new()));
         let log = ended.clone();
-        let hear = move |e: &session::Ended| log.lock().push((e.session.inner.vm_port(), e.reason));
+        let hear = move |e: &conntrack::Ended| log.lock().push((e.session.inner.vm_port(), e.reason));
         let nat = Connections::new(Arc::new(tracker), Arc::new(translator), Default::default(), Some(Box::new(hear)));
         nat.set_filter(rules(ALL));
         World { rig: Rig::new(), connections: nat, ended }
@@ -89,7 +89,7 @@ impl World {
 
     fn make(
         &self,
-        inner: session::InnerKey,
+        inner: conntrack::InnerKey,
         outer: OuterKey,
         (owner, epoch, direction): (Owner, u16, Direction),
     ) -> SessionRef {
@@ -111,7 +111,7 @@ impl World {
     /// Ports and epochs of those that are left.
     fn left(&self) -> Vec<(u16, u16)> {
         let mut found = Vec::new();
-        self.connections.tracker.list(Cursor::default(), u32::MAX, &session::Filter::default(), S, &mut |_, s| {
+        self.connections.tracker.list(Cursor::default(), u32::MAX, &conntrack::Filter::default(), S, &mut |_, s| {
             found.push((s.inner.vm_port(), s.epoch))
         });
         found.sort_unstable();
@@ -301,7 +301,7 @@ fn a_session_over_an_elastic_address_ends_when_it_is_another_s() {
 
 #[test]
 fn connections_of_a_state_table_are_asked_about_wherever_either_vpc_has_groups() {
-    use states::{Backing, HeapSlots, Shared, Spec, TableKind, Timeouts};
+    use conntrack_compact::{Backing, HeapSlots, Shared, Spec, TableKind, Timeouts};
     let mut w = World::new();
     let backing = HeapSlots::default();
     let (table, _) =
@@ -309,7 +309,7 @@ fn connections_of_a_state_table_are_asked_about_wherever_either_vpc_has_groups()
     let table = Arc::new(table);
     w.connections.set_states(|_| Ok::<_, ()>(Some(table.clone()))).unwrap();
     let key = |port, (vni, addr)| {
-        states::Key::from(&PairKey::with(inner_key(RED, 17, ip4(A), ip4(addr), (port, 53)).unwrap(), vni))
+        conntrack_compact::Key::from(&PairKey::with(inner_key(RED, 17, ip4(A), ip4(addr), (port, 53)).unwrap(), vni))
     };
     let begin = |port, far, began| assert!(table.adopt(&key(port, far), false, began, S));
     let sweep = |w: &World| {

@@ -4,8 +4,8 @@
 use super::*;
 use crate::l4;
 use crate::nat::{inner_key, outer_key};
-use session::nat::{Filtering, Flow, NatSpec, PoolSpec, SnatSpec};
-use session::{HeapMemory, L4View, Options, State, TenantLimits};
+use conntrack::nat::{Filtering, Flow, NatSpec, PoolSpec, SnatSpec};
+use conntrack::{HeapMemory, L4View, Options, State, TenantLimits};
 use std::net::IpAddr;
 
 const S: u64 = 1_000_000_000;
@@ -144,7 +144,7 @@ fn time_ends_sessions_ports_and_fragments_and_the_log_hears_of_it() {
     // Removed by what they are.
     (1..4).for_each(|port| assert!(begin(&nat, Vni(8), port, 200 * S).is_ok()));
     let which = &mut |s: &SessionInfo| (s.inner.vm_port() != 2).then_some(EndReason::Removed);
-    let mut at = Some(session::Cursor::default());
+    let mut at = Some(conntrack::Cursor::default());
     while let Some(from) = at {
         at = nat.remove_where(from, 10_000, which, 201 * S);
     }
@@ -195,17 +195,17 @@ fn a_fragment_is_known_by_its_datagram() {
     let mut queued = Vec::new();
     let first = L4 { len: 116, ..first };
     assert_eq!(
-        (sight.first_fits(vni, &first, S), sight.first_ports(vni, &first, (4, 9, S), &mut queued)),
+        (sight.first_fits(vni, &first, S), sight.first_ports(vni, &first, (IfIndex(4), 9, S), &mut queued)),
         (Ok(()), Ok(()))
     );
     assert_eq!(
         (queued.len(), &queued[0].frame[..], queued[0].known, queued[0].ifindex, queued[0].cause),
-        (1, &b"later"[..], ((7, 8), 17), 4, 9)
+        (1, &b"later"[..], ((7, 8), 17), IfIndex(4), 9)
     );
-    assert_eq!(sight.first_ports(vni, &L4 { piece: None, ..first }, (4, 9, S), &mut queued), Ok(()));
+    assert_eq!(sight.first_ports(vni, &L4 { piece: None, ..first }, (IfIndex(4), 9, S), &mut queued), Ok(()));
     // Other ports contradict it.
     assert!(
-        sight.first_ports(vni, &first, (4, 9, S), &mut queued).is_ok(),
+        sight.first_ports(vni, &first, (IfIndex(4), 9, S), &mut queued).is_ok(),
         "the datagram was whole, so this is another one"
     );
     assert!(!sight.contradicts(Vni(7), &first));
@@ -214,7 +214,7 @@ fn a_fragment_is_known_by_its_datagram() {
         (sight.first_fits(vni, &other, S), sight.contradicts(Vni(7), &first), sight.contradicts(Vni(8), &first)),
         (Err(DropReason::FragmentUnknown), true, false)
     );
-    assert_eq!(sight.first_ports(vni, &first, (4, 9, S), &mut queued), Err(DropReason::FragmentUnknown));
+    assert_eq!(sight.first_ports(vni, &first, (IfIndex(4), 9, S), &mut queued), Err(DropReason::FragmentUnknown));
     assert_eq!(sight.later_ports(vni, &later, b"x", S), Err(DropReason::FragmentUnknown));
     assert_eq!(queued.len(), 1);
     // A later one belongs to its session, counts, and keeps it alive; its bytes are no header.
@@ -223,7 +223,7 @@ fn a_fragment_is_known_by_its_datagram() {
     let record = guard.record(session);
     assert_eq!(
         (record.counts().packets, record.counts().bytes, record.last_seen(), record.state()),
-        (2, 180, session::coarse(9 * S), State::OneSided)
+        (2, 180, conntrack::coarse(9 * S), State::OneSided)
     );
     assert!(nat.tracker.remove(session, S, &mut |_| ()));
     assert_eq!(sight.judge(session, Direction::Out, &L4 { piece: None, ..later }, b"", 9 * S), Ok(false), "it is gone");

@@ -3,8 +3,8 @@
 //! tunnel of an inner frame holds here for the frame itself; nothing of it is changed. `docs/design/packet-inline.md` has the order of
 //! checks.
 
-use abi::{DropReason, Mac, Stage, Vni};
-use session::Direction;
+use abi::{DropReason, IfIndex, Mac, Stage, Vni};
+use conntrack::Direction;
 use tables::InlineEnd;
 use wire::ethernet::{self, ethertype};
 use wire::{be, icmpv6, ipv4, ipv6, protocol};
@@ -34,7 +34,7 @@ pub(crate) struct Crossing {
 
 impl Crossing {
     /// The port by which it leaves.
-    pub fn egress(&self) -> u32 {
+    pub fn egress(&self) -> IfIndex {
         self.end.other
     }
 

@@ -5,14 +5,15 @@ use super::*;
 use crate::testing::region::*;
 use crate::testing::with_work;
 use crate::{Batch, Event, Trace, HEADROOM};
+use abi::IfIndex;
 use std::net::IpAddr;
 use tables::{InlinePort, InlineSpec, Prefix};
 use wire::udp;
 
 /// Towards the servers.
-const SERVERS: u32 = 3;
+const SERVERS: IfIndex = IfIndex(3);
 /// Towards the network.
-const NETWORK: u32 = 4;
+const NETWORK: IfIndex = IfIndex(4);
 const LOCAL: u128 = 0xfe80 << 112 | 5;
 const SERVER6: u128 = A6;
 
@@ -28,7 +29,7 @@ fn rig() -> Rig {
     rig
 }
 
-fn traced(rig: &mut Rig, port: u32, frame: &[u8]) -> (Verdict, Vec<Event>) {
+fn traced(rig: &mut Rig, port: IfIndex, frame: &[u8]) -> (Verdict, Vec<Event>) {
     let mut buffer = [&[0; HEADROOM][..], frame].concat();
     let (mut trace, mut batch) = (Trace::default(), Batch::new());
     assert!(batch.push(Frame::new(&mut buffer, HEADROOM, frame.len(), port)).is_ok());
@@ -309,7 +310,7 @@ fn a_trace_tells_what_a_frame_is_and_whose() {
     }
     // A port that is in no pair.
     assert_eq!(
-        traced(&mut rig, 9, &mac(udp_v4(A, B, b"x"))),
+        traced(&mut rig, IfIndex(9), &mac(udp_v4(A, B, b"x"))),
         (Verdict::Pass, vec![Event::Outcome { verdict: Verdict::Pass }])
     );
     // Frames of a server count for its VPC, and so do drops once it is known, or is the only one.

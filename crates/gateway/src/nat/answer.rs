@@ -6,7 +6,7 @@
 //! addresses and ports that the VM used.
 
 use abi::{DropReason, Stage, TENANT_ICMP_OFF};
-use session::Direction;
+use conntrack::Direction;
 use wire::{ethernet, protocol};
 
 use super::outer_key;

@@ -6,8 +6,8 @@ use abi::{
     DropReason, Vni, POLICY_FILTER, POLICY_NAT, SCOPE_BLACKHOLE, SCOPE_INTERNET, SCOPE_LINE, SCOPE_LOCAL, SCOPE_NONE,
     SCOPE_PEER, SCOPE_REGION, VALUE_SCOPE_SHIFT,
 };
-use session::nat::PublicEndpoint;
-use session::{Direction, NewSession, SessionRef};
+use conntrack::nat::PublicEndpoint;
+use conntrack::{Direction, NewSession, SessionRef};
 use tables::Public;
 use wire::ethernet;
 
@@ -165,7 +165,7 @@ fn begin<R: Recorder>(
     }
     let public = PublicEndpoint { addr: l4.dst.ip(l4.v6), port: ports.0 };
     // A mapping of Snat is for echo.
-    if l4.icmp == Icmp::Query && owner(sight, public, l4.proto) != session::Owner::Elastic {
+    if l4.icmp == Icmp::Query && owner(sight, public, l4.proto) != conntrack::Owner::Elastic {
         return Err(DropReason::NatUnsolicited);
     }
     let target = sight.connections.nat.translator.inbound(public, l4.proto).ok_or(DropReason::NatUnsolicited)?;

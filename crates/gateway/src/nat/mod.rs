@@ -13,9 +13,9 @@ pub(crate) mod send;
 pub(crate) mod translate;
 
 use abi::{Stage, Vni};
+use conntrack::nat::{Binding, Flow, PublicEndpoint, Translator};
+use conntrack::{InnerKey, OuterKey, SessionRef};
 use parking_lot::RwLock;
-use session::nat::{Binding, Flow, PublicEndpoint, Translator};
-use session::{InnerKey, OuterKey, SessionRef};
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;

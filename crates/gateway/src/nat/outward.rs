@@ -2,8 +2,8 @@
 //! From a VM to the Internet: the session of a packet, or a new one; its public endpoint; hairpins.
 
 use abi::{flow_hash_v4, flow_hash_v6, DropReason, Vni, POLICY_FILTER};
-use session::nat::{Flow, PublicEndpoint, Refusal};
-use session::{Direction, InnerKey, NewSession, Owner, SessionRef};
+use conntrack::nat::{Flow, PublicEndpoint, Refusal};
+use conntrack::{Direction, InnerKey, NewSession, Owner, SessionRef};
 use wire::{ethernet, protocol, tcp};
 
 use super::translate::{End, Endpoint};

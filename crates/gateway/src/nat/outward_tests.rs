@@ -7,8 +7,8 @@ use crate::testing::region::*;
 use crate::testing::with_work;
 use crate::HEADROOM;
 use abi::{POLICY_NAT, POLICY_PICKUP};
-use session::nat::{Filtering, NatSpec, PoolSpec, SnatSpec, Translator};
-use session::{HeapMemory, Options, Tracker};
+use conntrack::nat::{Filtering, NatSpec, PoolSpec, SnatSpec, Translator};
+use conntrack::{HeapMemory, Options, Tracker};
 use std::sync::Arc;
 
 const REMOTE: u32 = 0x0d00_0001;

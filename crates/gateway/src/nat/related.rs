@@ -2,7 +2,7 @@
 //! ICMP errors (RFC 5508 §4): they belong to the session of the packet that they quote, which went the other way.
 
 use abi::{DropReason, Vni};
-use session::{Embedded, SessionRef};
+use conntrack::{Embedded, SessionRef};
 use wire::{be, checksum, icmpv4, icmpv6, ipv4, ipv6, protocol};
 
 use super::translate::{self, Difference, End, Endpoint};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Meter: two-rate three-color limits (RFC 2698, color-blind) of the sending VPC, then of the receiving VM.
 
-use abi::{DropReason, Stage, VM_FLAG_METERED};
+use abi::{DropReason, LineNo, Stage, VM_FLAG_METERED};
 use tables::Color;
 
 use crate::packet::Packet;
@@ -13,8 +13,8 @@ use crate::Verdict;
 #[inline(always)]
 pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &Packet) -> Result<(), Verdict> {
     // A VPC's meter is for what it sends.
-    let vpc = if p.inward { 0 } else { w.tables.tenant_meter(&p.tenant) };
-    if vpc | p.vm.flags & VM_FLAG_METERED == 0 {
+    let vpc = if p.inward { LineNo(0) } else { w.tables.tenant_meter(&p.tenant) };
+    if vpc.0 | p.vm.flags & VM_FLAG_METERED == 0 {
         return Ok(());
     }
     Ok(both(w, p, vpc)?)
@@ -28,7 +28,7 @@ pub(crate) fn vpc<R: Recorder>(w: &mut Work<'_, R>, p: &Packet) -> Result<(), Dr
 
 /// The VPC's meter, then the VM's.
 #[cold]
-fn both<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, vpc: u32) -> Result<(), DropReason> {
+fn both<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, vpc: LineNo) -> Result<(), DropReason> {
     measure(w, p, "VPC", vpc, DropReason::MeterVpc)?;
     let vm = p.vm;
     match vm.flags & VM_FLAG_METERED {
@@ -42,10 +42,10 @@ fn measure<R: Recorder>(
     w: &mut Work<'_, R>,
     p: &Packet,
     of: &'static str,
-    line: u32,
+    line: LineNo,
     reason: DropReason,
 ) -> Result<(), DropReason> {
-    if line == 0 {
+    if line == LineNo(0) {
         return Ok(());
     }
     let color = w.tables.meter(line, p.inner_len as u32, w.now);

@@ -155,7 +155,7 @@ fn decide<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, value: u32) -> Resul
 }
 
 /// Goes on in a peer VPC: by proof, if there can be one.
-fn enter<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, vni: Vni, bucket: u32) -> Result<(), Verdict> {
+fn enter<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, vni: Vni, bucket: LineNo) -> Result<(), Verdict> {
     let Some(peer) = w.tables.tenant_from(bucket, vni) else { return end(w, DropReason::RoutePeerGone) };
     p.peer = peer;
     p.hops += 1;

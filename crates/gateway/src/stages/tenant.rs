@@ -25,7 +25,7 @@ pub(crate) fn find<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &Frame<'
     tables.prefetch_line(tables.tenant_cell_line(p.tenant.id(), slot));
     if p.source_v6 {
         p.source_nc = tables.nc_by_addr6(p.source.halves());
-        tables.prefetch_member6(p.vni, p.source_nc.unwrap_or(0));
+        tables.prefetch_member6(p.vni, p.source_nc.unwrap_or_default());
     }
     if p.tenant.key & TENANT_NAT != 0 {
         outward::prefetch(w, p, f);

@@ -2,7 +2,7 @@
 //! A small region to test with, packets for it, and a gateway that checks the conservation law after every batch.
 #![allow(dead_code, missing_docs)] // each test file uses its part
 
-use abi::{DropReason, Stats, Vni, OPT_ICMP, OPT_SOURCE_STRICT};
+use abi::{DropReason, IfIndex, Stats, Vni, OPT_ICMP, OPT_SOURCE_STRICT};
 use gateway::{Batch, Frame, Gateway, NoRecorder, Recorder, Unresolved, Verdict, HEADROOM};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tables::{
 };
 use wire::{arp, checksum, ethernet, icmpv4, icmpv6, ipv4, ipv6, nd, protocol, udp, vxlan};
 
-pub const PORT: u32 = 7;
+pub const PORT: IfIndex = IfIndex(7);
 pub const GATEWAY_MAC: u64 = 0x0200_0000_0001;
 pub const UPLINK_MAC: u64 = 0x0200_0000_00aa;
 pub const NEIGHBOUR_MAC: u64 = 0x0200_0000_00bb;

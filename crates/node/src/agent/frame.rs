@@ -8,9 +8,9 @@
 //! encrypted. Keys and states of connections are no secret to who sees the packets; where the way to the agent crosses foreign networks, put it
 //! into a tunnel.
 
+use conntrack_compact::message::{CHUNK_MAX, VERSION};
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
-use states::message::{CHUNK_MAX, VERSION};
 
 type Code = Hmac<Sha256>;
 

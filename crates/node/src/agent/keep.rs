@@ -6,17 +6,17 @@
 //! nobody writes them without a process; so whoever opens the records of a node takes its file away before the node is served, be it read or,
 //! since there are records, not. A process that is killed leaves no file, and its records serve as long as the machine goes on.
 //!
-//! *A file*: greeting, time of day, then chunks of messages as they would be told to a node that lists them (`states::message`), each
+//! *A file*: greeting, time of day, then chunks of messages as they would be told to a node that lists them (`conntrack_compact::message`), each
 //! behind its length; a length of 0; HMAC-SHA-256 over all before, by a key made of the shared one. It is read twice: nothing of a file
 //! counts that is not whole and right to its end. Times begin anew, as in an upgrade: they are of a clock that began anew, too.
 //!
 //! *A start that is killed while it reads* has made records, but not all: the file is called `-taking` before there are any, and whoever
 //! finds it so begins again.
 
+use conntrack_compact::message::{Messages, Outbox, Tell, CHUNK_MAX, VERSION};
+use conntrack_compact::{Connection, Key};
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
-use states::message::{Messages, Outbox, Tell, CHUNK_MAX, VERSION};
-use states::{Connection, Key};
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -248,7 +248,7 @@ fn code(key: &[u8]) -> Code {
 mod tests {
     use super::*;
     use abi::Vni;
-    use states::{Direction, Fsm, State};
+    use conntrack_compact::{Direction, Fsm, State};
 
     const NOW: u64 = 1_800_000_000;
 

@@ -3,9 +3,9 @@
 //! connection ends. An agent from which nothing comes for [`SILENCE`] is gone.
 
 use super::frame::{self, Opener, Sealer, Secrets, Side, HELLO, PROOF};
+use conntrack_compact::remote::EndsLog;
+use conntrack_compact::Remote;
 use parking_lot::Mutex;
-use states::remote::EndsLog;
-use states::Remote;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The agent that judges control packets, on another host than the node (CoFilter §6.1, hybrid pattern): the connection between the two.
 //!
-//! What they say is `states::message`; what a node does with it `states::remote`, an agent `states::Host`. Here is what carries it: TCP, frames with
+//! What they say is `conntrack_compact::message`; what a node does with it `conntrack_compact::remote`, an agent `conntrack_compact::Host`. Here is what carries it: TCP, frames with
 //! a seal ([`frame`]), the node's thread that keeps the connection ([`link`]), the agent's process ([`serve`]), the files in which its records
 //! outlive it ([`records`]), and those in which they outlive its machine's restart ([`keep`]). `docs/design/agent.md` has the design, `docs/operations.md` the practice.
 

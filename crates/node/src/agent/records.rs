@@ -2,8 +2,8 @@
 //! [`FileSlots`]: an agent's records in files, which outlive its process: the kernel keeps what was stored, whenever the process dies. They
 //! belong on a file system in memory (/run): after a restart of the machine a record has no meaning any more.
 
+use conntrack_compact::{Backing, WordMemory};
 use nix::sys::mman::{mmap, munmap, MapFlags, ProtFlags};
-use states::{Backing, WordMemory};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::num::NonZeroUsize;

@@ -10,9 +10,9 @@ use super::records::FileSlots;
 use super::strangers::{Strangers, Until};
 use crate::counters::monotonic_ns;
 use crate::error::NodeError;
+use conntrack_compact::message::{Messages, Outbox, Request, Tell, NAME_MAX};
+use conntrack_compact::{Backing, Host, Spec, Timeouts};
 use parking_lot::Mutex;
-use states::message::{Messages, Outbox, Request, Tell, NAME_MAX};
-use states::{Backing, Host, Spec, Timeouts};
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -513,7 +513,7 @@ mod tests {
                 Timeouts { opening: t, established: t, probed: t, closing: t, time_wait: t, plain: t, one_sided: t };
             say.request(&Request::Open {
                 name: "node".into(),
-                spec: Spec::new(states::TableKind::Digest, 100, 10),
+                spec: Spec::new(conntrack_compact::TableKind::Digest, 100, 10),
                 timeouts,
             });
             let mut out = Vec::new();

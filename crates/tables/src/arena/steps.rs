@@ -32,19 +32,23 @@ fn check(a: &Arena) {
     assert_eq!(found.iter().map(|b| b.lines).sum::<u32>(), a.used());
     assert!(a.extents.values().all(|lines| *lines > CLASS_MAX));
     for (n, class) in a.classes.iter().enumerate() {
-        assert!(class.iter().all(|line| line / SEG == (line + n as u32 - 1) / SEG), "a block of {n} crosses a segment");
+        assert!(
+            class.iter().all(|line| line.0 / SEG == (line.0 + n as u32 - 1) / SEG),
+            "a block of {n} crosses a segment"
+        );
     }
 }
 
 fn extents(a: &Arena) -> Vec<(u32, u32)> {
     check(a);
-    a.extents.iter().map(|(line, lines)| (*line, *lines)).collect()
+    a.extents.iter().map(|(line, lines)| (line.0, *lines)).collect()
 }
 
 /// Classes that are not empty.
 fn classes(a: &Arena) -> Vec<(usize, Vec<u32>)> {
     check(a);
-    a.classes.iter().cloned().enumerate().filter(|c| !c.1.is_empty()).collect()
+    let lines = |class: &Vec<LineNo>| class.iter().map(|line| line.0).collect();
+    a.classes.iter().map(lines).enumerate().filter(|c: &(usize, Vec<u32>)| !c.1.is_empty()).collect()
 }
 
 /// A memory of one segment, all of it in use by blocks of 16 lines and one of 15.
@@ -52,36 +56,36 @@ fn filled(most: u32) -> (Arena, Vec<u32>) {
     let memory = HeapMemory::new().unwrap();
     memory.grow(1).unwrap();
     let mut live: Vec<Block> =
-        (0..4096).map(|n| Block { line: 1 + 16 * n, lines: if n < 4095 { 16 } else { 15 } }).collect();
+        (0..4096).map(|n| Block { line: LineNo(1 + 16 * n), lines: if n < 4095 { 16 } else { 15 } }).collect();
     let a = Arena::attach(Arc::new(memory), most, &mut live).unwrap();
     assert_eq!(a.used(), SEG - 1);
     check(&a);
-    (a, live[..4095].iter().map(|b| b.line).collect())
+    (a, live[..4095].iter().map(|b| b.line.0).collect())
 }
 
 #[test]
 fn runs_are_taken_where_they_fit_first() {
     let mut a = arena(2, 2);
     assert_eq!(a.limit(), 2 * SEG);
-    assert_eq!(a.alloc_zeroed(100, 1, true).unwrap(), 1);
+    assert_eq!(a.alloc_zeroed(100, 1, true).unwrap(), LineNo(1));
     // Up to the last line of the segment, and one more than fits into it.
-    assert_eq!(a.alloc_zeroed(SEG - 101, 1, true).unwrap(), 101);
-    a.free(Block { line: 101, lines: SEG - 101 });
+    assert_eq!(a.alloc_zeroed(SEG - 101, 1, true).unwrap(), LineNo(101));
+    a.free(Block { line: LineNo(101), lines: SEG - 101 });
     assert_eq!(extents(&a), [(101, 2 * SEG - 101)]);
-    assert_eq!(a.alloc_zeroed(SEG - 100, 1, true).unwrap(), SEG);
+    assert_eq!(a.alloc_zeroed(SEG - 100, 1, true).unwrap(), LineNo(SEG));
     assert_eq!(extents(&a), [(101, SEG - 101), (2 * SEG - 100, 100)]);
-    a.free(Block { line: SEG, lines: SEG - 100 });
+    a.free(Block { line: LineNo(SEG), lines: SEG - 100 });
     assert_eq!(extents(&a), [(101, 2 * SEG - 101)]);
-    assert_eq!(a.alloc_zeroed(SEG - 100, 1, false).unwrap(), 101, "this one may cross");
+    assert_eq!(a.alloc_zeroed(SEG - 100, 1, false).unwrap(), LineNo(101), "this one may cross");
     // Aligned: what is left out before is free.
     let next = SEG + 1;
-    assert_eq!(a.alloc_zeroed(200, 64, false).unwrap(), SEG + 64);
+    assert_eq!(a.alloc_zeroed(200, 64, false).unwrap(), LineNo(SEG + 64));
     assert_eq!(classes(&a), [(63, vec![next])]);
     assert_eq!(extents(&a), [(SEG + 264, SEG - 264)]);
     // All that is left, to the last line.
-    assert_eq!(a.alloc_zeroed(SEG - 264, 1, true).unwrap(), SEG + 264);
+    assert_eq!(a.alloc_zeroed(SEG - 264, 1, true).unwrap(), LineNo(SEG + 264));
     assert!(a.alloc_zeroed(64, 1, true).is_err() && extents(&a).is_empty());
-    assert_eq!(a.alloc(63).unwrap(), next);
+    assert_eq!(a.alloc(63).unwrap(), LineNo(next));
     assert_eq!(a.used(), 2 * SEG - 1);
     assert_eq!(arena(0, u32::MAX).limit(), SEGMENTS_MAX << SEGMENT_SHIFT);
 }
@@ -91,12 +95,12 @@ fn runs_that_are_given_back_join_their_neighbours() {
     for order in [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [1, 3, 2, 0, 4], [0, 2, 4, 1, 3]] {
         let mut a = arena(1, 1);
         let lines = |n: u32| 100 + n;
-        let blocks: Vec<u32> = (0..5).map(|n| a.alloc_zeroed(lines(n), 1, true).unwrap()).collect();
+        let blocks: Vec<u32> = (0..5).map(|n| a.alloc_zeroed(lines(n), 1, true).unwrap().0).collect();
         assert_eq!(blocks, [1, 101, 202, 304, 407]);
         let mut free = std::collections::BTreeSet::new();
         free.insert(5);
         for n in order {
-            a.free(Block { line: blocks[n as usize], lines: lines(n) });
+            a.free(Block { line: LineNo(blocks[n as usize]), lines: lines(n) });
             free.insert(n);
             // Runs of numbers that are free.
             let mut want: Vec<(u32, u32)> = Vec::new();
@@ -116,27 +120,27 @@ fn runs_that_are_given_back_join_their_neighbours() {
 #[test]
 fn small_blocks_come_from_their_class_then_from_the_slab() {
     let mut a = arena(1, 1);
-    assert_eq!((a.alloc(3).unwrap(), a.alloc(80).unwrap(), a.alloc(1).unwrap()), (1, 4, 84));
-    assert_eq!((a.slab, a.used()), (Block { line: 85, lines: SLAB - 84 }, 84));
-    a.free(Block { line: 4, lines: 80 });
-    a.free(Block { line: 1, lines: 3 });
+    assert_eq!((a.alloc(3).unwrap(), a.alloc(80).unwrap(), a.alloc(1).unwrap()), (LineNo(1), LineNo(4), LineNo(84)));
+    assert_eq!((a.slab, a.used()), (Block { line: LineNo(85), lines: SLAB - 84 }, 84));
+    a.free(Block { line: LineNo(4), lines: 80 });
+    a.free(Block { line: LineNo(1), lines: 3 });
     assert_eq!((classes(&a), a.freed), (vec![(3, vec![1]), (80, vec![4])], 83));
-    assert_eq!((a.alloc(4).unwrap(), a.alloc(3).unwrap(), a.alloc(80).unwrap()), (85, 1, 4));
+    assert_eq!((a.alloc(4).unwrap(), a.alloc(3).unwrap(), a.alloc(80).unwrap()), (LineNo(85), LineNo(1), LineNo(4)));
     // To the end of the slab; what is left of it is free.
     while a.slab.lines >= 80 {
         a.alloc(80).unwrap();
     }
     let rest = a.slab;
-    assert!(rest.lines > 0 && rest.line + rest.lines == SLAB + 1);
-    assert_eq!(a.alloc(80).unwrap(), SLAB + 1);
-    assert_eq!(classes(&a), [(rest.lines as usize, vec![rest.line])]);
+    assert!(rest.lines > 0 && rest.line + rest.lines == LineNo(SLAB + 1));
+    assert_eq!(a.alloc(80).unwrap(), LineNo(SLAB + 1));
+    assert_eq!(classes(&a), [(rest.lines as usize, vec![rest.line.0])]);
     // Exactly a slab.
     a.alloc(16).unwrap();
     for _ in 0..250 {
         a.alloc(16).unwrap();
     }
     assert_eq!(a.slab.lines, 0);
-    assert_eq!(a.alloc(16).unwrap(), 2 * SLAB + 1);
+    assert_eq!(a.alloc(16).unwrap(), LineNo(2 * SLAB + 1));
     check(&a);
 }
 
@@ -163,24 +167,24 @@ fn pairs_are_even_and_nothing_of_their_block_is_lost() {
     for (before, first, single) in [(0, 2, 1), (1, 2, 18)] {
         let mut a = arena(1, 1);
         (0..before).for_each(|_| _ = a.alloc(1).unwrap());
-        let pairs: Vec<u32> = (0..8).map(|_| a.alloc_pair().unwrap()).collect();
+        let pairs: Vec<u32> = (0..8).map(|_| a.alloc_pair().unwrap().0).collect();
         assert_eq!(pairs, (0..8).rev().map(|n| first + 2 * n).collect::<Vec<_>>());
         assert_eq!((a.used(), classes(&a)), (before + 16, vec![(1, vec![single])]));
-        assert_eq!(a.alloc(1).unwrap(), single);
+        assert_eq!(a.alloc(1).unwrap(), LineNo(single));
         let ninth = a.alloc_pair().unwrap();
-        assert_eq!((ninth % 2, a.pairs.len(), a.used()), (0, 7, before + 19));
-        for line in [pairs[3], ninth, pairs[0]] {
+        assert_eq!((ninth.0 % 2, a.pairs.len(), a.used()), (0, 7, before + 19));
+        for line in [pairs[3], ninth.0, pairs[0]] {
             let used = a.used();
             for l in [line, line + 1] {
-                a.lines.fill(l, &[7; 8]);
+                a.lines.fill(LineNo(l), &[7; 8]);
             }
-            let neighbours = [line - 1, line + 2].map(|l| (l, a.lines.at(l).snapshot()));
-            a.free_pair(line);
+            let neighbours = [line - 1, line + 2].map(|l| (l, a.lines.at(LineNo(l)).snapshot()));
+            a.free_pair(LineNo(line));
             assert_eq!(a.used(), used - 2);
             check(&a);
-            assert_eq!(a.alloc_pair().unwrap(), line);
-            assert!([line, line + 1].iter().all(|l| a.lines.at(*l).snapshot() == [0; 8]));
-            neighbours.iter().for_each(|(l, words)| assert_eq!(a.lines.at(*l).snapshot(), *words));
+            assert_eq!(a.alloc_pair().unwrap(), LineNo(line));
+            assert!([line, line + 1].iter().all(|l| a.lines.at(LineNo(*l)).snapshot() == [0; 8]));
+            neighbours.iter().for_each(|(l, words)| assert_eq!(a.lines.at(LineNo(*l)).snapshot(), *words));
         }
     }
 }
@@ -189,10 +193,10 @@ fn pairs_are_even_and_nothing_of_their_block_is_lost() {
 #[test]
 fn free_blocks_merge_before_memory_grows() {
     let (mut a, blocks) = filled(2);
-    blocks.iter().for_each(|line| a.free(Block { line: *line, lines: 16 }));
+    blocks.iter().for_each(|line| a.free(Block { line: LineNo(*line), lines: 16 }));
     assert_eq!((a.class_lines, a.freed, a.worth_merging()), (65_520, 65_520, true));
-    assert_eq!(a.alloc(17).unwrap(), 1);
-    assert_eq!((a.slab, a.freed, a.lines.limit()), (Block { line: 18, lines: SLAB - 17 }, 0, SEG));
+    assert_eq!(a.alloc(17).unwrap(), LineNo(1));
+    assert_eq!((a.slab, a.freed, a.lines.limit()), (Block { line: LineNo(18), lines: SLAB - 17 }, 0, SEG));
     assert_eq!((extents(&a), classes(&a)), (vec![(SLAB + 1, 65_520 - SLAB)], vec![]));
     // Holes of 17 lines between blocks that stay.
     let mut a = arena(1, 2);
@@ -203,7 +207,7 @@ fn free_blocks_merge_before_memory_grows() {
     while a.alloc(16).is_ok() && a.lines.limit() == SEG {}
     let (used, limit) = (a.used(), a.lines.limit());
     lines.iter().for_each(|[x, y, _]| [x, y].iter().for_each(|b| a.free(**b)));
-    a.slab = Block { line: 0, lines: 0 };
+    a.slab = Block { line: LineNo(0), lines: 0 };
     a.extents.clear();
     (a.extent_lines, a.pairs) = (0, Vec::new());
     assert!(a.worth_merging());
@@ -218,7 +222,11 @@ fn a_merge_keeps_every_free_line() {
     let (mut a, blocks) = filled(1);
     // A long run, then runs of one, two and five blocks.
     let free = |n: usize| n < 22 || [0, 2, 3, 5, 6, 7, 8, 9].contains(&(n % 11));
-    blocks.iter().enumerate().filter(|(n, _)| free(*n)).for_each(|(_, line)| a.free(Block { line: *line, lines: 16 }));
+    blocks
+        .iter()
+        .enumerate()
+        .filter(|(n, _)| free(*n))
+        .for_each(|(_, line)| a.free(Block { line: LineNo(*line), lines: 16 }));
     let lines = a.class_lines;
     a.coalesce();
     let mut runs: Vec<(u32, u32)> = Vec::new();
@@ -232,17 +240,21 @@ fn a_merge_keeps_every_free_line() {
     for n in [16, 32, 80] {
         let mut class = a.classes[n].clone();
         class.sort_unstable();
-        assert!(class.len() > 300 && class.into_iter().eq(runs.iter().filter(|r| r.1 == n as u32).map(|r| r.0)), "{n}");
+        assert!(
+            class.len() > 300
+                && class.into_iter().map(|line| line.0).eq(runs.iter().filter(|r| r.1 == n as u32).map(|r| r.0)),
+            "{n}"
+        );
     }
     // A slab that is begun and a pair that is free are merged too.
     let pair = [a.alloc_pair(), a.alloc_pair()].map(|p| p.unwrap());
-    assert_eq!((a.slab, pair), (Block { line: 18, lines: 64 }, [16, 14]));
-    a.free_pair(16);
+    assert_eq!((a.slab, pair), (Block { line: LineNo(18), lines: 64 }, [LineNo(16), LineNo(14)]));
+    a.free_pair(LineNo(16));
     a.freed = 9;
     a.coalesce();
     assert_eq!((a.class_lines + a.extent_lines, a.freed), (lines - 2, 0));
     assert!(a.pairs.is_empty() && a.slab.lines == 0);
-    assert_eq!((extents(&a), a.classes[13].clone()), (vec![(16, 353)], vec![1]));
+    assert_eq!((extents(&a), a.classes[13].clone()), (vec![(16, 353)], vec![LineNo(1)]));
     a.coalesce();
     assert_eq!(a.class_lines + a.extent_lines, lines - 2, "a second time changes nothing");
     let mut a = arena(1, 1);
@@ -267,19 +279,19 @@ fn when_a_merge_is_worth_its_while() {
 #[test]
 fn long_runs_merge_what_is_free() {
     let (mut a, blocks) = filled(1);
-    blocks.iter().for_each(|line| a.free(Block { line: *line, lines: 16 }));
-    assert_eq!(a.alloc_zeroed(65_520, 1, false).unwrap(), 1, "to the last line");
-    a.free(Block { line: 1, lines: 65_520 });
+    blocks.iter().for_each(|line| a.free(Block { line: LineNo(*line), lines: 16 }));
+    assert_eq!(a.alloc_zeroed(65_520, 1, false).unwrap(), LineNo(1), "to the last line");
+    a.free(Block { line: LineNo(1), lines: 65_520 });
     assert!(a.alloc_zeroed(65_521, 1, false).is_err());
     let (mut a, blocks) = filled(3);
-    blocks[1..].iter().for_each(|line| a.free(Block { line: *line, lines: 16 }));
-    assert_eq!(a.alloc_zeroed(65_504, 1, false).unwrap(), 17);
+    blocks[1..].iter().for_each(|line| a.free(Block { line: LineNo(*line), lines: 16 }));
+    assert_eq!(a.alloc_zeroed(65_504, 1, false).unwrap(), LineNo(17));
     assert_eq!(a.lines.limit(), SEG);
     // More than there is: the memory grows by what is needed and an eighth of what there is at least.
-    assert_eq!(a.alloc_zeroed(SEG, 1, false).unwrap(), SEG);
+    assert_eq!(a.alloc_zeroed(SEG, 1, false).unwrap(), LineNo(SEG));
     assert_eq!((a.lines.limit(), extents(&a)), (3 * SEG, vec![(2 * SEG, SEG)]));
     assert!(a.alloc_zeroed(SEG + 1, 1, false).is_err());
-    assert_eq!(a.alloc_zeroed(SEG, 2, true).unwrap(), 2 * SEG);
+    assert_eq!(a.alloc_zeroed(SEG, 2, true).unwrap(), LineNo(2 * SEG));
 }
 
 /// Lines that were never written are zero by themselves; all others are zeroed, and none beside them.
@@ -288,12 +300,12 @@ fn runs_are_zero_and_their_neighbours_stay() {
     let garbage = [0x5555_5555_5555_5555; 8];
     let mut a = arena(1, 1);
     a.forget_content();
-    (1..SEG).for_each(|l| a.lines.fill(l, &garbage));
+    (1..SEG).for_each(|l| a.lines.fill(LineNo(l), &garbage));
     let line = a.alloc_zeroed(300, 1, true).unwrap();
     for l in 1..700 {
         assert_eq!(
-            a.lines.at(l).snapshot(),
-            if (line..line + 300).contains(&l) { [0; 8] } else { garbage },
+            a.lines.at(LineNo(l)).snapshot(),
+            if (line..line + 300).contains(&LineNo(l)) { [0; 8] } else { garbage },
             "line {l}"
         );
     }
@@ -304,8 +316,8 @@ fn runs_are_zero_and_their_neighbours_stay() {
     a.free(Block { line: first, lines: 100 });
     assert_eq!(a.fresh, 101);
     let line = a.alloc_zeroed(500, 1, true).unwrap();
-    assert_eq!((line, a.fresh), (1, 501));
-    assert!((line..line + 500).all(|l| a.lines.at(l).snapshot() == [0; 8]));
+    assert_eq!((line, a.fresh), (LineNo(1), 501));
+    assert!((0..500).all(|l| a.lines.at(line + l).snapshot() == [0; 8]));
     // Lines of a slab were in use too.
     let mut a = arena(1, 1);
     let line = a.alloc(50).unwrap();
@@ -314,7 +326,7 @@ fn runs_are_zero_and_their_neighbours_stay() {
     a.free(Block { line, lines: 50 });
     a.coalesce();
     let line = a.alloc_zeroed(200, 1, true).unwrap();
-    assert!((line..line + 200).all(|l| a.lines.at(l).snapshot() == [0; 8]));
+    assert!((0..200).all(|l| a.lines.at(line + l).snapshot() == [0; 8]));
     let (mut dirty, mut clean) = (arena(2, 2), arena(0, 2));
     dirty.forget_content();
     clean.forget_content();
@@ -376,7 +388,7 @@ fn a_reserve_grows_by_what_is_missing() {
 fn a_reserve_at_the_limit_merges() {
     for (lines, fits) in [(3600, true), (3674, true), (3676, false)] {
         let (mut a, blocks) = filled(1);
-        blocks[..500].iter().for_each(|line| a.free(Block { line: *line, lines: 16 }));
+        blocks[..500].iter().for_each(|line| a.free(Block { line: LineNo(*line), lines: 16 }));
         assert!(!a.worth_merging() && a.reserve_by_growth(1).is_err());
         // 3,674 + 229 + 4,096 are 7,999 of 8,000; 3,676 are 8,001.
         assert_eq!(a.reserve(lines).is_ok(), fits, "{lines}");
@@ -386,7 +398,7 @@ fn a_reserve_at_the_limit_merges() {
     }
     // Where there is much, memory does not grow for it.
     let (mut a, blocks) = filled(9);
-    blocks.iter().for_each(|line| a.free(Block { line: *line, lines: 16 }));
+    blocks.iter().for_each(|line| a.free(Block { line: LineNo(*line), lines: 16 }));
     a.reserve(40_000).unwrap();
     assert_eq!((extents(&a), a.lines.limit()), (vec![(1, 65_520)], SEG));
 }
@@ -435,13 +447,13 @@ fn memory_grows_ahead_where_it_can() {
     let grown = |segments: u32, scarce: u32, most: u32| {
         let memory = HeapMemory::new().unwrap();
         memory.grow(segments).unwrap();
-        let all = Block { line: 1, lines: segments * SEG - 1 };
+        let all = Block { line: LineNo(1), lines: segments * SEG - 1 };
         let mut a = Arena::attach(Arc::new(Scarce(memory, scarce)), most, &mut [all]).unwrap();
         let got = a.alloc_zeroed(10, 1, true).ok();
         check(&a);
         (got, a.lines.limit() / SEG)
     };
-    let at = |segments: u32| Some(segments * SEG);
+    let at = |segments: u32| Some(LineNo(segments * SEG));
     // An eighth of what there is, one segment at least; as far as the limit goes; or at least what is needed.
     assert_eq!(grown(1, 99, 99), (at(1), 2));
     assert_eq!(grown(15, 99, 99), (at(15), 17));
@@ -456,7 +468,8 @@ fn free_lines_are_what_nobody_lives_in() {
     let holes = |live: &[(u32, u32)]| {
         let memory = HeapMemory::new().unwrap();
         memory.grow(2).unwrap();
-        let mut live: Vec<Block> = live.iter().map(|(line, lines)| Block { line: *line, lines: *lines }).collect();
+        let mut live: Vec<Block> =
+            live.iter().map(|(line, lines)| Block { line: LineNo(*line), lines: *lines }).collect();
         let a = Arena::attach(Arc::new(memory), 2, &mut live)?;
         assert_eq!((a.used(), a.fresh), (live.iter().map(|b| b.lines).sum::<u32>(), 2 * SEG));
         Some((extents(&a), classes(&a)))

@@ -12,7 +12,7 @@ pub struct InlineEnd {
     /// The servers are on this side.
     pub servers_side: bool,
     /// Interface of the other port.
-    pub other: u32,
+    pub other: IfIndex,
     /// MTU of the other port.
     pub mtu: u32,
     /// VNI of all servers behind the pair, 0 if they are of several VPCs.
@@ -22,14 +22,14 @@ pub struct InlineEnd {
 
 impl Tables {
     /// The end of an inline pair that a port is.
-    pub fn inline_end(&self, ifindex: u32) -> Option<InlineEnd> {
+    pub fn inline_end(&self, ifindex: IfIndex) -> Option<InlineEnd> {
         let word = |first: usize, i: usize| self.root.get(first + 8 * i);
         for i in 0..2 * INLINE_MAX as usize {
             let end = word(root!(wire_ends), i);
-            if end as u32 == ifindex && end != 0 {
+            if end as u32 == ifindex.0 && end != 0 {
                 let (w, servers_side) = (word(root!(wire_words), i / 2), i % 2 == 0);
                 let mtu = (w >> if servers_side { 16 } else { 0 }) as u16;
-                let (other, vni) = ((end >> 32) as u32, Vni((w >> INLINE_VNI_SHIFT) as u32));
+                let (other, vni) = (IfIndex((end >> 32) as u32), Vni((w >> INLINE_VNI_SHIFT) as u32));
                 return Some(InlineEnd {
                     servers_side,
                     other,

@@ -42,8 +42,8 @@ impl Tables {
 
     /// Line of the group that leads to the Internet, 0 if none does.
     #[inline(always)]
-    pub fn internet_group(&self, v6: bool) -> u32 {
-        (self.root.get(root!(internet)) >> (32 * u32::from(v6))) as u32
+    pub fn internet_group(&self, v6: bool) -> LineNo {
+        LineNo((self.root.get(root!(internet)) >> (32 * u32::from(v6))) as u32)
     }
 
     /// POLICY word of a VPC.

@@ -47,7 +47,7 @@ impl Tables {
 
     /// As [`Tables::tenant_bucket`].
     #[inline(always)]
-    pub fn tenant_line(&self, at: &Tables4, vni: Vni) -> u32 {
+    pub fn tenant_line(&self, at: &Tables4, vni: Vni) -> LineNo {
         let line = bucket_line(at.tenants, tenant_hash(vni, at.salt), 2);
         self.lines.prefetch(line);
         line
@@ -77,8 +77,8 @@ impl Tables {
                     .find(leads)
                     .map(|word| Vni((word >> PEER_VNI_SHIFT) as u32 & 0xff_ffff));
             }
-            line = bucket.half(15);
-            if line == 0 {
+            line = LineNo(bucket.half(15));
+            if line == LineNo(0) {
                 break;
             }
         }
@@ -87,7 +87,7 @@ impl Tables {
 
     /// As [`Tables::member4_bucket`].
     #[inline(always)]
-    pub fn member4_line(&self, at: &Tables4, vni: Vni, src: u32) -> u32 {
+    pub fn member4_line(&self, at: &Tables4, vni: Vni, src: u32) -> LineNo {
         let line = bucket_line(at.members, hash1(member4_key(vni, src), at.salt), 1);
         self.lines.prefetch(line);
         line
@@ -95,7 +95,7 @@ impl Tables {
 
     /// Where the lookup of an IPv4 address begins, prefetched; for [`Tables::vm4_lasting`].
     #[inline(always)]
-    pub fn vm4_line(&self, at: &Tables4, vni: Vni, addr: u32) -> u32 {
+    pub fn vm4_line(&self, at: &Tables4, vni: Vni, addr: u32) -> LineNo {
         let line = bucket_line(at.vm4, hash1(vm4_key(vni, addr), at.salt), 1);
         self.lines.prefetch(line);
         line
@@ -105,15 +105,15 @@ impl Tables {
     /// under way adds or removes, or the table may have been replaced. With a line: so far nothing was found and the lookup
     /// goes on there, once it is loaded.
     #[inline(always)]
-    pub fn vm4_lasting(&self, at: &Tables4, line: u32, vni: Vni, addr: u32) -> Result<VmEntry, u32> {
+    pub fn vm4_lasting(&self, at: &Tables4, line: LineNo, vni: Vni, addr: u32) -> Result<VmEntry, LineNo> {
         if self.root.get(root!(vm4)) != at.vm4 {
-            return Err(0);
+            return Err(LineNo(0));
         }
         let lasting = vm4_key(vni, addr) | KEY_VALID;
         let bucket = self.at(line);
         let i = lasting_slot(bucket, lasting);
         if bucket.word(i) != lasting {
-            return Err(bucket.half(15));
+            return Err(LineNo(bucket.half(15)));
         }
         crate::pause!();
         Ok(vm4_value(bucket, i))
@@ -126,7 +126,7 @@ impl Tables {
     }
 
     #[inline(always)]
-    fn vm4_in(&self, mut line: u32, vni: Vni, addr: u32, generation: impl Fn() -> u8) -> Option<VmEntry> {
+    fn vm4_in(&self, mut line: LineNo, vni: Vni, addr: u32, generation: impl Fn() -> u8) -> Option<VmEntry> {
         let key = vm4_key(vni, addr);
         for _ in 0..CHAIN_MAX {
             let bucket = self.at(line);
@@ -140,8 +140,8 @@ impl Tables {
                 crate::pause!();
                 return Some(vm4_value(bucket, i));
             }
-            line = bucket.half(15);
-            if line == 0 {
+            line = LineNo(bucket.half(15));
+            if line == LineNo(0) {
                 return None;
             }
         }
@@ -192,8 +192,8 @@ impl Tables {
                     return Some((v6_word(first, second, 10 + 2 * i), v6_word(first, second, 11 + 2 * i)));
                 }
             }
-            line = first.word(3) as u32;
-            if line == 0 {
+            line = LineNo(first.word(3) as u32);
+            if line == LineNo(0) {
                 return None;
             }
         }
@@ -202,23 +202,23 @@ impl Tables {
 
     /// Line of an NC's NC_WORD, to prefetch it; 0 if there is none.
     #[inline(always)]
-    pub fn nc_line(&self, nc: u32) -> u32 {
-        let first = self.root.nc_chunk(nc >> NC_CHUNK_SHIFT).load(Ordering::Acquire);
+    pub fn nc_line(&self, nc: NcId) -> LineNo {
+        let first = self.root.nc_chunk(nc.0 >> NC_CHUNK_SHIFT).load(Ordering::Acquire);
         if first == 0 {
-            return 0;
+            return LineNo(0);
         }
-        first.wrapping_add((nc & ((1 << NC_CHUNK_SHIFT) - 1)) / 8)
+        LineNo(first).wrapping_add((nc.0 & ((1 << NC_CHUNK_SHIFT) - 1)) / 8)
     }
 
     /// The NC_WORD of an NC; 0 if there is none.
     #[inline(always)]
-    fn nc_word(&self, nc: u32) -> u64 {
-        self.at(self.nc_line(nc)).word(nc as usize & 7)
+    fn nc_word(&self, nc: NcId) -> u64 {
+        self.at(self.nc_line(nc)).word(nc.0 as usize & 7)
     }
 
     /// The NC with an id.
     #[inline(always)]
-    pub fn nc(&self, nc: u32) -> Option<Nc> {
+    pub fn nc(&self, nc: NcId) -> Option<Nc> {
         let word = self.nc_word(nc);
         if word & NC_VALID == 0 {
             return None;
@@ -226,50 +226,50 @@ impl Tables {
         let addr = match word & NC_V6 {
             0 => IpAddr::V4(Ipv4Addr::from_bits((word >> 32) as u32)),
             _ => {
-                let first = self.root.nc_chunk(nc >> NC_CHUNK_SHIFT).load(Ordering::Acquire);
-                let at = (1 << (NC_CHUNK_SHIFT - 3)) + (nc & ((1 << NC_CHUNK_SHIFT) - 1));
-                let record = self.at(first.wrapping_add(at));
+                let first = self.root.nc_chunk(nc.0 >> NC_CHUNK_SHIFT).load(Ordering::Acquire);
+                let at = (1 << (NC_CHUNK_SHIFT - 3)) + (nc.0 & ((1 << NC_CHUNK_SHIFT) - 1));
+                let record = self.at(LineNo(first).wrapping_add(at));
                 IpAddr::V6(Ipv6Addr::from_bits(u128::from(record.word(1)) << 64 | u128::from(record.word(2))))
             }
         };
-        Some(Nc { addr, group: (word >> NC_GROUP_SHIFT) as u32 & ROOT_LINE_MASK })
+        Some(Nc { addr, group: LineNo((word >> NC_GROUP_SHIFT) as u32 & ROOT_LINE_MASK) })
     }
 
     /// Group and address of an NC whose address is IPv4.
     #[inline(always)]
-    pub fn nc4(&self, nc: u32) -> Option<(u32, u32)> {
+    pub fn nc4(&self, nc: NcId) -> Option<(LineNo, u32)> {
         let word = self.nc_word(nc);
-        let group = (word >> NC_GROUP_SHIFT) as u32 & ROOT_LINE_MASK;
+        let group = LineNo((word >> NC_GROUP_SHIFT) as u32 & ROOT_LINE_MASK);
         (word & (NC_VALID | NC_V6) == NC_VALID).then_some((group, (word >> 32) as u32))
     }
 
     /// The next hop that a group chooses for a flow; 0 if the group is empty.
     #[inline(always)]
-    pub fn group_member(&self, group: u32, flow_hash: u64) -> u32 {
+    pub fn group_member(&self, group: LineNo, flow_hash: u64) -> LineNo {
         let line = self.at(group);
         let count = line.half(0).min(GROUP_NEXTHOPS_MAX);
         if count == 0 {
-            return 0;
+            return LineNo(0);
         }
-        line.half(1 + bucket_of(flow_hash, count) as usize)
+        LineNo(line.half(1 + bucket_of(flow_hash, count) as usize))
     }
 
     /// The next hop at a line.
     #[inline(always)]
-    pub fn nexthop(&self, line: u32) -> NexthopView {
+    pub fn nexthop(&self, line: LineNo) -> NexthopView {
         let l = self.at(line);
         let (dmac, smac_mtu) = (l.word(0), l.word(1));
         NexthopView {
             dmac: dmac & 0xffff_ffff_ffff,
             smac: smac_mtu & 0xffff_ffff_ffff,
             mtu: (smac_mtu >> 48) as u16,
-            ifindex: l.half(4),
+            ifindex: IfIndex(l.half(4)),
             ready: dmac & NEXTHOP_READY != 0,
         }
     }
 
     /// Neighbour address of the next hop at a line, for resolution.
-    pub fn nexthop_addr(&self, line: u32) -> IpAddr {
+    pub fn nexthop_addr(&self, line: LineNo) -> IpAddr {
         let l = self.at(line);
         match (l.word(3), l.word(4)) {
             (0, low) if low <= u64::from(u32::MAX) => IpAddr::V4(Ipv4Addr::from_bits(low as u32)),

@@ -15,9 +15,9 @@ fn place<T>(of: &T) -> usize {
 }
 
 /// The bucket of a hash in a table with so many lines a bucket.
-fn bucket(w: &Writer, table: usize, hash: u64, lines: u32) -> u32 {
+fn bucket(w: &Writer, table: usize, hash: u64, lines: u32) -> LineNo {
     let word = RootRef::new(&**w.memory()).get(table);
-    word as u32 + bucket_of(hash, (word >> 32) as u32) * lines
+    LineNo(word as u32) + bucket_of(hash, (word >> 32) as u32) * lines
 }
 
 #[test]
@@ -26,13 +26,13 @@ fn readers_ask_for_the_lines_that_they_read() {
     let mut w = Writer::create(memory, WriterOptions::default()).unwrap();
     let t = w.tables();
     // Without tables nothing of them is asked for but line 0.
-    let none = place(Lines::new(&**w.memory()).at(0));
+    let none = place(Lines::new(&**w.memory()).at(LineNo(0)));
     w.commit(&first()).unwrap();
     let six: Vec<IpAddr> = (1..9u128).map(|n| IpAddr::V6(Ipv6Addr::from_bits(0xfd00 << 112 | n))).collect();
     w.commit(&Commit { nc_add: six.clone(), ..Default::default() }).unwrap();
     w.settle();
     let (lines, salt) = (Lines::new(&**w.memory()), RootRef::new(&**w.memory()).get(root!(salt)));
-    let line = |n: u32| place(lines.at(n));
+    let line = |n: LineNo| place(lines.at(n));
     let at = t.tables4();
     for n in 0..VPCS {
         let vni = vni(n);
@@ -52,7 +52,7 @@ fn readers_ask_for_the_lines_that_they_read() {
             (vec![line(member)], member)
         );
         let member = bucket(&w, root!(members), hash1(u64::from(vni) << 40 | u64::from(n) << 8 | MEMBER_V6, salt), 1);
-        assert_eq!(prefetched(|| t.prefetch_member6(vni, n)), [line(member)]);
+        assert_eq!(prefetched(|| t.prefetch_member6(vni, NcId(n))), [line(member)]);
         let addr = 0x0a01_0000 + n;
         let vm = bucket(&w, root!(vm4), hash1(u64::from(vni) << 40 | u64::from(addr) << 8, salt), 1);
         assert_eq!(prefetched(|| t.prefetch_vm4(vni, addr)), [line(vm)]);
@@ -63,8 +63,8 @@ fn readers_ask_for_the_lines_that_they_read() {
         assert_eq!(prefetched(|| t.prefetch_vm6(vni, addr)), [line(vm), line(vm + 1)]);
         let nc = bucket(&w, root!(nc6), hash3(0, addr.0, addr.1, salt), 2);
         assert_eq!(prefetched(|| t.prefetch_nc6(addr)), [line(nc), line(nc + 1)]);
-        assert!(prefetched(|| t.prefetch_vm_meter(n)).is_empty(), "no VM has a meter");
-        assert_eq!(prefetched(|| t.prefetch_line(77 + n)), [line(77 + n)]);
+        assert!(prefetched(|| t.prefetch_vm_meter(VmId(n))).is_empty(), "no VM has a meter");
+        assert_eq!(prefetched(|| t.prefetch_line(LineNo(77 + n))), [line(LineNo(77 + n))]);
     }
     let bytes = [0u8; 200];
     assert_eq!(prefetched(|| t.prefetch_bytes(&bytes, 70)), [place(&bytes) + 70]);
@@ -72,7 +72,7 @@ fn readers_ask_for_the_lines_that_they_read() {
         (prefetched(|| prefetch(Some(&bytes))), prefetched(|| prefetch::<u8>(None))),
         (vec![place(&bytes)], vec![])
     );
-    assert_eq!(prefetched(|| t.prefetch_line(0)), [none]);
+    assert_eq!(prefetched(|| t.prefetch_line(LineNo(0))), [none]);
 }
 
 /// Of what a commit lists the beginning is asked for, line by line, and no more than 24 lines.

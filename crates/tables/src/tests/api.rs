@@ -48,8 +48,8 @@ fn memories_grow_by_segments_and_refuse_more_than_there_are() {
     }
     assert_eq!(twin.segments(), SEGMENTS_MAX, "another mapping sees the same memory");
     let last = memory::Lines::new(&shared);
-    last.at(last.limit() - 1).set(7, 42);
-    assert_eq!(memory::Lines::new(&twin).at(last.limit() - 1).word(7), 42);
+    last.at(LineNo(last.limit() - 1)).set(7, 42);
+    assert_eq!(memory::Lines::new(&twin).at(LineNo(last.limit() - 1)).word(7), 42);
     let slots: [*mut Stats; 2] = [shared.stats(), heap.stats()];
     assert!(slots.iter().all(|s| s.align_offset(64) == 0));
 }
@@ -71,7 +71,7 @@ fn settings_reach_the_block_and_the_entries() {
         assert_eq!(t.gateway6(&tenant()), (0x2001 << 48, 1));
         for a in settings(0).gateways {
             let e = entry(a).unwrap_or_else(|| panic!("{a}"));
-            assert_eq!((e.mac, e.vm, e.nc, e.flags), (mac, 0, 0, VM_FLAG_GATEWAY));
+            assert_eq!((e.mac, e.vm, e.nc, e.flags), (mac, VmId(0), NcId(0), VM_FLAG_GATEWAY));
         }
         let dump = w.dump(vni(4)).unwrap();
         assert_eq!((dump.gateways, dump.gateway_mac), (settings(0).gateways, mac));

@@ -21,9 +21,9 @@ pub(super) fn copy(memory: &dyn Memory) -> Arc<dyn Memory> {
     let ((from, to), (root, to_root)) =
         ((Lines::new(memory), Lines::new(&twin)), (RootRef::new(memory), RootRef::new(&twin)));
     for line in 0..from.limit() {
-        let words = from.at(line).snapshot();
+        let words = from.at(LineNo(line)).snapshot();
         if words != [0; 8] {
-            (0..8).for_each(|i| to.at(line).set(i, words[i]));
+            (0..8).for_each(|i| to.at(LineNo(line)).set(i, words[i]));
         }
     }
     (0..size_of::<Root>()).step_by(8).for_each(|at| to_root.set(at, root.get(at)));
@@ -113,18 +113,18 @@ impl History {
     fn count(&mut self) {
         let tables = self.w.tables();
         let vnis = self.w.vnis();
-        let vms: Vec<u32> = vnis.iter().flat_map(|v| self.w.dump(*v).unwrap().vms).map(|vm| vm.id).collect();
+        let vms: Vec<u32> = vnis.iter().flat_map(|v| self.w.dump(*v).unwrap().vms).map(|vm| vm.id.0).collect();
         for vm in vms.iter().filter(|id| *id % 3 == 0) {
-            tables.count_vm(*vm, 1000 + u64::from(*vm));
-            let line = tables.vm_cell_line(*vm);
-            *self.expected.counted.entry((line, *vm as usize % 8)).or_default() +=
+            tables.count_vm(VmId(*vm), 1000 + u64::from(*vm));
+            let line = tables.vm_cell_line(VmId(*vm));
+            *self.expected.counted.entry((line.0, *vm as usize % 8)).or_default() +=
                 1 << CELL_PACKETS_SHIFT | (1000 + u64::from(*vm));
         }
     }
 
     fn forget_counts(&mut self) {
         let lines = memory::Lines::new(&*self.memory);
-        std::mem::take(&mut self.expected.counted).into_keys().for_each(|(line, i)| lines.at(line).set(i, 0));
+        std::mem::take(&mut self.expected.counted).into_keys().for_each(|(line, i)| lines.at(LineNo(line)).set(i, 0));
     }
 
     /// Another writer takes a copy of the memory over, as it is now; it must remember what this one remembers when all is settled.
@@ -296,7 +296,7 @@ fn memory_says_what_a_large_model_says() {
                 };
                 let e = found.unwrap();
                 assert_eq!((e.mac, tables.nc(e.nc).map(|n| n.addr)), (vm.mac, Some(vm.nc)));
-                ids.push((tenant.id(), e.vm, e.nc));
+                ids.push((tenant.id().0, e.vm.0, e.nc.0));
             }
         }
         let beyond = |n: fn(&(u32, u32, u32)) -> u32, first: u32| ids.iter().filter(|id| n(id) >= first).count();

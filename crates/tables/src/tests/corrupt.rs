@@ -27,8 +27,8 @@ fn permit(tables: &Tables, rng: &mut ChaCha8Rng) {
     tables.prefetch_vm4(Vni(vni), a);
     tables.prefetch_vm6(Vni(vni), (x, y));
     tables.prefetch_tenant(Vni(vni));
-    tables.prefetch_line(a);
-    let t = tables.tenant(Vni(vni)).or(tables.tenant_from(a, Vni(vni))).unwrap_or(Tenant {
+    tables.prefetch_line(LineNo(a));
+    let t = tables.tenant(Vni(vni)).or(tables.tenant_from(LineNo(a), Vni(vni))).unwrap_or(Tenant {
         key: x,
         roots: y,
         vni: Vni(vni),
@@ -37,7 +37,7 @@ fn permit(tables: &Tables, rng: &mut ChaCha8Rng) {
     let _ = (tables.gateway_mac(&t), tables.gateway4(&t), tables.gateway6(&t));
     let _ = (
         tables.may_send4(Vni(vni), a),
-        tables.may_send6(Vni(vni), b),
+        tables.may_send6(Vni(vni), NcId(b)),
         tables.nc_by_addr4(c),
         tables.nc_by_addr6((x, y)),
     );
@@ -50,27 +50,31 @@ fn permit(tables: &Tables, rng: &mut ChaCha8Rng) {
     let _ = (tables.vm4_from(tables.vm4_bucket(Vni(vni), c), &t, c), tables.vm4_from(BucketRef::NONE, &t, a));
     let _ = (tables.peer4(&t, a), tables.peer4(&t, c));
     let at = &tables.tables4();
-    let _ =
-        (tables.vm4_lasting(at, tables.vm4_line(at, Vni(vni), c), Vni(vni), c), tables.vm4_lasting(at, a, Vni(vni), c));
+    let _ = (
+        tables.vm4_lasting(at, tables.vm4_line(at, Vni(vni), c), Vni(vni), c),
+        tables.vm4_lasting(at, LineNo(a), Vni(vni), c),
+    );
     let _ = tables.tenant_from(tables.tenant_line(at, Vni(vni)), Vni(vni));
     let _ = tables.may_send4_from(tables.member4_line(at, Vni(vni), c), Vni(vni), c);
     let _ = (
         tables.tenant_from(tables.tenant_bucket(Vni(vni)), Vni(vni)),
         tables.tenant_ident(&t),
-        tables.tenant_record(c),
+        tables.tenant_record(VpcId(c)),
     );
-    let _ =
-        (tables.may_send4_from(tables.member4_bucket(Vni(vni), c), Vni(vni), c), tables.may_send4_from(b, Vni(vni), c));
-    let _ = (tables.nc4(a), tables.meter_colors(b));
-    tables.count_tenant_id(a, b, 5);
-    let nc = tables.nc(a).map_or(b, |nc| nc.group);
-    let hop = tables.group_member(nc, y);
-    let _ = (tables.nexthop(hop), tables.nexthop(a), tables.nexthop_addr(b));
-    let _ = (tables.meter(tables.tenant_meter(&t), 1500, x), tables.meter(tables.vm_meter(a), 64, y));
+    let _ = (
+        tables.may_send4_from(tables.member4_bucket(Vni(vni), c), Vni(vni), c),
+        tables.may_send4_from(LineNo(b), Vni(vni), c),
+    );
+    let _ = (tables.nc4(NcId(a)), tables.meter_colors(LineNo(b)));
+    tables.count_vpc(VpcId(a), b, 5);
+    let nc = tables.nc(NcId(a)).map_or(b, |nc| nc.group.0);
+    let hop = tables.group_member(LineNo(nc), y);
+    let _ = (tables.nexthop(hop), tables.nexthop(LineNo(a)), tables.nexthop_addr(LineNo(b)));
+    let _ = (tables.meter(tables.tenant_meter(&t), 1500, x), tables.meter(tables.vm_meter(VmId(a)), 64, y));
     let _ = (tables.punt(Some(&t), x), tables.punt(None, y), tables.tenant_punts(&t), tables.icmp_allowed(&t, x));
     tables.count_tenant(&t, a, 1000);
-    let _ = (tables.tenant_count(&t), tables.vm_count(b));
-    tables.count_vm(c, 1 << 39);
+    let _ = (tables.tenant_count(&t), tables.vm_count(VmId(b)));
+    tables.count_vm(VmId(c), 1 << 39);
     let _ = (tables.count_drop(Vni(vni), DropReason::RouteNone), tables.drop_count(Vni(vni), DropReason::VmUnknown));
     let _ = tables.drop_counts().len();
 }
@@ -98,7 +102,7 @@ fn readers_of_random_memory_come_to_an_end() {
         root.set(drops, root.get(drops) & 0x3f_ffff_ffff);
         let some: Vec<[u64; 8]> = (0..512).map(|_| std::array::from_fn(|_| word(&mut rng))).collect();
         for line in 1..lines.limit() {
-            lines.fill(line, &some[line as usize * 7919 % 512]);
+            lines.fill(LineNo(line), &some[line as usize * 7919 % 512]);
         }
         let tables = Tables::new(memory);
         for _ in 0..200 {
@@ -122,14 +126,14 @@ fn damaged_tables_are_refused_or_repaired_but_never_crash_anybody(part: u64) {
         for _ in 0..rng.random_range(0..=round) {
             let line = rng.random_range(1..(used * 2).min(lines.limit()));
             let i = rng.random_range(0..8);
-            let old = lines.at(line).word(i);
+            let old = lines.at(LineNo(line)).word(i);
             let new = match rng.random_range(0..4) {
                 0 => old ^ 1 << rng.random_range(0..64),
                 1 => rng.next_u64(),
                 2 => u64::from(rng.random_range(0..lines.limit())) << (32 * rng.random_range(0..2)),
                 _ => old.wrapping_add(1),
             };
-            lines.at(line).set(i, new);
+            lines.at(LineNo(line)).set(i, new);
         }
         let tables = Tables::new(memory.clone());
         permit(&tables, &mut rng);

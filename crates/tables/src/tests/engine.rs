@@ -111,7 +111,7 @@ fn the_worse_color_of_bytes_and_packets_wins() {
     let vm = tables.vm4(t.vni, c.vm_add[0].ipv4.unwrap(), t.generation()).unwrap();
     assert_eq!((vm.mac, vm.flags), (mac, VM_FLAG_METERED));
     let line = tables.vm_meter(vm.vm);
-    assert_ne!(line, 0);
+    assert_ne!(line, LineNo(0));
     let got: Vec<Color> = (0..4).map(|_| tables.meter(line, 9000, 5)).collect();
     assert_eq!(got, [Color::Green, Color::Yellow, Color::Yellow, Color::Red]);
     // The same meter stays where it is, with its state; another one is new; none is green.
@@ -122,11 +122,11 @@ fn the_worse_color_of_bytes_and_packets_wins() {
     c.vm_add[0].meter = Some(Box::new(MeterSpec { bytes, packets: RateSpec::default() }));
     w.commit(&Commit { tenants: vec![c.clone()], ..Default::default() }).unwrap();
     let line2 = tables.vm_meter(vm.vm);
-    assert!(line2 != 0 && line2 != line);
+    assert!(line2 != LineNo(0) && line2 != line);
     assert_eq!([tables.meter(line2, 100, 5), tables.meter(line2, 1, 5)], [Color::Green, Color::Red]);
     c.vm_add[0].meter = None;
     w.commit(&Commit { tenants: vec![c.clone()], ..Default::default() }).unwrap();
-    assert_eq!((tables.vm_meter(vm.vm), tables.meter(0, 100, 5)), (0, Color::Green));
+    assert_eq!((tables.vm_meter(vm.vm), tables.meter(LineNo(0), 100, 5)), (LineNo(0), Color::Green));
     let t = tables.tenant(vni(0)).unwrap();
     let e = tables.vm4(t.vni, c.vm_add[0].ipv4.unwrap(), t.generation()).unwrap();
     assert_eq!((e.vm, e.flags), (vm.vm, 0), "the VM keeps its id");
@@ -302,7 +302,7 @@ fn hop(n: u8, mtu: u16) -> NexthopSpec {
     } else {
         IpAddr::V6(Ipv6Addr::from_bits(0xfe80 << 112 | u128::from(n)))
     };
-    NexthopSpec { addr, ifindex: 3, dmac: Some(0x0200_0000_0000 | u64::from(n)), smac: 0x0400_0000_0001, mtu }
+    NexthopSpec { addr, ifindex: IfIndex(3), dmac: Some(0x0200_0000_0000 | u64::from(n)), smac: 0x0400_0000_0001, mtu }
 }
 
 #[test]
@@ -311,14 +311,14 @@ fn next_hops_and_groups_change_in_place() {
     let a = w.set_nexthop(&hop(2, 1500)).unwrap();
     let b = w.set_nexthop(&hop(3, 9000)).unwrap();
     assert_eq!(w.set_nexthop(&hop(2, 1400)).unwrap(), a);
-    let view = tables.nexthop(a.0);
+    let view = tables.nexthop(LineNo(a.0));
     assert_eq!(
         (view.dmac, view.smac, view.mtu, view.ifindex, view.ready),
-        (0x0200_0000_0002, 0x0400_0000_0001, 1400, 3, true)
+        (0x0200_0000_0002, 0x0400_0000_0001, 1400, IfIndex(3), true)
     );
-    assert_eq!((tables.nexthop_addr(a.0), tables.nexthop_addr(b.0)), (hop(2, 0).addr, hop(3, 0).addr));
+    assert_eq!((tables.nexthop_addr(LineNo(a.0)), tables.nexthop_addr(LineNo(b.0))), (hop(2, 0).addr, hop(3, 0).addr));
     w.set_nexthop(&NexthopSpec { dmac: None, ..hop(2, 1400) }).unwrap();
-    assert!(!tables.nexthop(a.0).ready);
+    assert!(!tables.nexthop(LineNo(a.0)).ready);
     assert_eq!(w.nexthops().len(), 2);
     assert_eq!(w.nexthops().iter().find(|(id, _)| *id == b).unwrap().1, hop(3, 9000));
     let g = w.set_group(None, &[a, b, a]).unwrap();
@@ -327,15 +327,15 @@ fn next_hops_and_groups_change_in_place() {
         IpAddr::V4(nc) => tables.nc_by_addr4(nc.to_bits()).unwrap(),
         IpAddr::V6(_) => unreachable!("the world's NCs are IPv4"),
     };
-    assert_eq!(tables.nc(id).unwrap(), Nc { addr: nc, group: 0 });
+    assert_eq!(tables.nc(id).unwrap(), Nc { addr: nc, group: LineNo(0) });
     assert!(w.bind_nc_group(nc, Some(g)) && !w.bind_nc_group(IpAddr::V4(Ipv4Addr::new(9, 9, 9, 9)), Some(g)));
-    assert_eq!(tables.nc(id).unwrap().group, g.0);
+    assert_eq!(tables.nc(id).unwrap().group, LineNo(g.0));
     assert!(!w.remove_group(g) && !w.remove_nexthop(a));
     let members = |w: &Writer| w.groups()[0].1.clone();
     assert_eq!(members(&w).len(), 3, "a member given twice has twice the weight");
     assert_eq!(w.set_group(Some(g), &[b]).unwrap(), g);
     assert_eq!(
-        (0..64u64).map(|h| tables.group_member(g.0, h << 58)).collect::<std::collections::BTreeSet<_>>().len(),
+        (0..64u64).map(|h| tables.group_member(LineNo(g.0), h << 58)).collect::<std::collections::BTreeSet<_>>().len(),
         1
     );
     assert!(w.remove_nexthop(a) && !w.remove_nexthop(a));
@@ -347,7 +347,7 @@ fn next_hops_and_groups_change_in_place() {
     assert_eq!((w.bytes_used(), members(&w), w.nexthops().len()), (used, vec![b], 1));
     assert_eq!(w.set_nexthop(&hop(3, 1500)).unwrap(), b);
     assert!(w.bind_nc_group(nc, None) && w.remove_group(g) && !w.remove_group(g));
-    assert_eq!((tables.nc(id).unwrap().group, tables.group_member(0, 5)), (0, 0));
+    assert_eq!((tables.nc(id).unwrap().group, tables.group_member(LineNo(0), 5)), (LineNo(0), LineNo(0)));
     assert!(w.remove_nexthop(b));
     w.settle();
     assert!(!w.needs_settling());
@@ -366,8 +366,8 @@ fn a_reader_always_finds_a_member_while_a_group_changes() {
             let mut hashes = ChaCha8Rng::seed_from_u64(seed);
             let mut n = 0u64;
             while !stop.load(Ordering::Relaxed) {
-                let member = tables.group_member(g.0, hashes.random());
-                assert!(hops2.contains(&NexthopId(member)), "{member} is no next hop");
+                let member = tables.group_member(LineNo(g.0), hashes.random());
+                assert!(hops2.contains(&NexthopId(member.0)), "{member} is no next hop");
                 n += 1;
             }
             n
@@ -387,7 +387,7 @@ fn a_reader_always_finds_a_member_while_a_group_changes() {
         drop(running);
         assert!(reader.join().unwrap() > 0);
     });
-    let line = w.tables().lines.at(g.0).snapshot();
+    let line = w.tables().lines.at(LineNo(g.0)).snapshot();
     let in_memory: Vec<u32> = (1..=line[0] as u32).map(|i| (line[i as usize / 2] >> (32 * (i & 1))) as u32).collect();
     assert_eq!(in_memory, w.groups()[0].1.iter().map(|m| m.0).collect::<Vec<_>>());
 }

@@ -3,15 +3,15 @@
 
 use super::world::*;
 use crate::*;
-use abi::Vni;
+use abi::{IfIndex, Vni};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 fn pair(server: u32, network: u32, servers: &[(IpAddr, u8, Vni)]) -> InlineSpec {
     let servers = servers.iter().map(|(addr, len, vni)| (Prefix::new_assert(*addr, *len), *vni)).collect();
     InlineSpec {
-        server: InlinePort { ifindex: server, mtu: 1500 },
-        network: InlinePort { ifindex: network, mtu: 9000 },
+        server: InlinePort { ifindex: IfIndex(server), mtu: 1500 },
+        network: InlinePort { ifindex: IfIndex(network), mtu: 9000 },
         servers,
     }
 }
@@ -28,16 +28,16 @@ fn servers_are_known_behind_their_pair_and_survive_the_writer() {
     let two = pair(5, 6, &[(v4([10, 9, 0, 0]), 16, Vni(8)), (v4([10, 9, 0, 5]), 32, Vni(9))]);
     w.set_inline(&[one.clone(), two.clone()]).unwrap();
     let t = w.tables();
-    assert_eq!(t.inline_end(7), None);
-    let (a, b) = (t.inline_end(3).unwrap(), t.inline_end(4).unwrap());
-    assert_eq!((a.servers_side, a.other, a.mtu, a.vni), (true, 4, 9000, Vni(7)));
-    assert_eq!((b.servers_side, b.other, b.mtu, b.vni), (false, 3, 1500, Vni(7)));
+    assert_eq!(t.inline_end(IfIndex(7)), None);
+    let (a, b) = (t.inline_end(IfIndex(3)).unwrap(), t.inline_end(IfIndex(4)).unwrap());
+    assert_eq!((a.servers_side, a.other, a.mtu, a.vni), (true, IfIndex(4), 9000, Vni(7)));
+    assert_eq!((b.servers_side, b.other, b.mtu, b.vni), (false, IfIndex(3), 1500, Vni(7)));
     assert_eq!(
         (t.server4(&a, 0x0a09_0005), t.server4(&b, 0x0a09_0005), t.server4(&a, 0x0a09_0006)),
         (Some(Vni(7)), Some(Vni(7)), None)
     );
     assert_eq!((t.server6(&a, halves(host6)), t.server6(&a, (1, 2))), (Some(Vni(7)), None));
-    let c = t.inline_end(5).unwrap();
+    let c = t.inline_end(IfIndex(5)).unwrap();
     assert_eq!((c.vni, t.server4(&c, 0x0a09_0005), t.server4(&c, 0x0a09_0006)), (Vni(0), Some(Vni(9)), Some(Vni(8))));
     assert_eq!(t.server6(&c, halves(host6)), None);
     // Replaced over and over: memory is given back.
@@ -51,7 +51,7 @@ fn servers_are_known_behind_their_pair_and_survive_the_writer() {
     drop(w);
     let mut w = Writer::attach(memory, WriterOptions::default()).unwrap();
     let t = w.tables();
-    assert_eq!(t.server4(&t.inline_end(6).unwrap(), 0x0a09_0005), Some(Vni(9)));
+    assert_eq!(t.server4(&t.inline_end(IfIndex(6)).unwrap(), 0x0a09_0005), Some(Vni(9)));
     w.set_inline(&[]).unwrap();
-    assert_eq!(t.inline_end(3), None);
+    assert_eq!(t.inline_end(IfIndex(3)), None);
 }

@@ -21,7 +21,7 @@ fn public_addresses_are_found_replaced_and_survive_the_writer() {
     let mut w = Writer::create(memory.clone(), WriterOptions::default()).unwrap();
     w.commit(&first()).unwrap();
     let t = w.tables();
-    assert_eq!((t.public_roots(), t.public4(0xcb007101), t.internet_group(false)), (0, None, 0));
+    assert_eq!((t.public_roots(), t.public4(0xcb007101), t.internet_group(false)), (0, None, LineNo(0)));
     let v6 = Ipv6Addr::from_bits(0x2001_0db8_0077 << 80);
     let mut all: Vec<PublicPrefix> = (0..40).map(|i| public(v4(0xcb007100 + 4 * i), 31, i % 2 == 0)).collect();
     all.push(public(IpAddr::V6(v6), 48, true));
@@ -55,7 +55,7 @@ fn public_addresses_are_found_replaced_and_survive_the_writer() {
 fn the_way_to_the_internet_keeps_its_group() {
     let memory: Arc<dyn Memory> = Arc::new(HeapMemory::new().unwrap());
     let mut w = Writer::create(memory.clone(), WriterOptions::default()).unwrap();
-    let hop = NexthopSpec { addr: v4(0x0a000001), ifindex: 3, dmac: Some(2), smac: 4, mtu: 1500 };
+    let hop = NexthopSpec { addr: v4(0x0a000001), ifindex: IfIndex(3), dmac: Some(2), smac: 4, mtu: 1500 };
     let hop = w.set_nexthop(&hop).unwrap();
     let group = w.set_group(None, &[hop]).unwrap();
     w.set_internet(Some(group), None);
@@ -66,7 +66,7 @@ fn the_way_to_the_internet_keeps_its_group() {
     assert_eq!(t.nexthop(t.group_member(t.internet_group(false), 77)).mtu, 1500);
     assert_eq!(w.groups(), [(group, vec![hop])]);
     w.set_internet(None, Some(group));
-    assert_eq!((t.internet_group(false), t.internet_group(true)), (0, group.0));
+    assert_eq!((t.internet_group(false), t.internet_group(true)), (LineNo(0), LineNo(group.0)));
     w.set_internet(None, None);
     assert!(w.remove_group(group));
 }

@@ -117,7 +117,7 @@ fn counts_of_neighbours_do_not_mix() {
         for (n, vni) in w.vnis().into_iter().enumerate() {
             let tenant = t.tenant(vni).unwrap();
             for slot in 0..slots {
-                lines.insert((t.tenant_cell_line(tenant.id(), slot), tenant.id() % 8));
+                lines.insert((t.tenant_cell_line(tenant.id(), slot), tenant.id().0 % 8));
                 for _ in 0..=n {
                     t.count_tenant(&tenant, slot, u64::from(slot) + 1);
                 }
@@ -129,12 +129,12 @@ fn counts_of_neighbours_do_not_mix() {
             let want = Count { packets: each * slots, bytes: each * slots * (slots + 1) / 2 };
             assert_eq!(t.tenant_count(&t.tenant(vni).unwrap()), want);
         }
-        let vms: Vec<u32> = w.vnis().iter().flat_map(|v| w.dump(*v).unwrap().vms).map(|vm| vm.id).collect();
-        vms.iter().for_each(|vm| (0..vm % 5).for_each(|_| t.count_vm(*vm, u64::from(*vm))));
+        let vms: Vec<u32> = w.vnis().iter().flat_map(|v| w.dump(*v).unwrap().vms).map(|vm| vm.id.0).collect();
+        vms.iter().for_each(|vm| (0..vm % 5).for_each(|_| t.count_vm(VmId(*vm), u64::from(*vm))));
         for vm in vms {
-            assert_eq!(t.vm_count(vm), Count { packets: u64::from(vm % 5), bytes: u64::from(vm % 5 * vm) });
+            assert_eq!(t.vm_count(VmId(vm)), Count { packets: u64::from(vm % 5), bytes: u64::from(vm % 5 * vm) });
         }
-        assert_eq!(t.vm_count(VMS_MAX - 1), Count::default(), "no chunk");
+        assert_eq!(t.vm_count(VmId(VMS_MAX - 1)), Count::default(), "no chunk");
         // A VPC that goes takes its counts along.
         let vni = w.vnis()[3];
         let (id, tenant) = (t.tenant(vni).unwrap().id(), t.tenant(vni).unwrap());
@@ -152,13 +152,13 @@ fn full_words_are_carried_and_nothing_is_lost() {
         let (w, t) = writer(WriterOptions { worker_slots, ..Default::default() });
         let tenant = t.tenant(vni(5)).unwrap();
         let vm = w.dump(vni(5)).unwrap().vms[0].id;
-        let (cell, slot) = (t.vm_cell_line(vm), vm as usize % 8);
+        let (cell, slot) = (t.vm_cell_line(vm), vm.0 as usize % 8);
         let lines = Lines::new(&**w.memory());
         // Close to each edge: the packets' bit, the bytes' bit, both.
         for (n, near) in [(1u64 << 23) - 1, 0, (1 << 23) - 1].into_iter().enumerate() {
             let bytes = if n == 0 { 0 } else { (1u64 << 39) - 1 };
             let word = near << 40 | bytes;
-            let places = [(cell, slot), (t.tenant_cell_line(tenant.id(), 1), tenant.id() as usize % 8)];
+            let places = [(cell, slot), (t.tenant_cell_line(tenant.id(), 1), tenant.id().0 as usize % 8)];
             let counts = || [t.vm_count(vm), t.tenant_count(&tenant)];
             let before = counts();
             for (line, i) in places {
@@ -323,13 +323,13 @@ fn punts_are_taken_and_returned_by_ring_and_by_share() {
     t.punts_returned(0, 5);
     t.punts_returned(1, 1);
     t.punts_returned(8, 8);
-    t.punts_returned(state, 7);
+    t.punts_returned(state.0, 7);
     let others: Vec<u64> = (0..8).map(|n| root.get(root!(punt_others) + 8 * n) & 0xffff_ffff).collect();
     assert_eq!((others, t.punts_held(&tenant)), (vec![19, 20, 20, 20, 20, 20, 20, 12], 23));
     assert_eq!(root.get(root!(punt_others)) >> 32, 2);
     // What belongs to another epoch has begun anew.
     lines.at(state).set(held, 1 << 32 | 30);
-    t.punts_returned(state, 7);
+    t.punts_returned(state.0, 7);
     assert_eq!((t.punts_held(&tenant), lines.at(state).word(held)), (0, 1 << 32 | 30));
     t.punts_returned(lines.limit(), 7);
     t.punts_returned(9, 1);
@@ -389,14 +389,14 @@ fn every_way_to_ask_has_one_answer() {
             for _ in 0..CHAIN_MAX {
                 found = t.vm4_lasting(&at, line, vni, addr);
                 match found {
-                    Err(next) if next != 0 => line = next,
+                    Err(next) if next != LineNo(0) => line = next,
                     _ => break,
                 }
             }
             assert_eq!(found.ok(), one);
             let Some(e) = one else { continue };
             let addr = t.nc(e.nc).unwrap().addr;
-            assert_eq!(t.nc4(e.nc), Some((0, if let IpAddr::V4(a) = addr { a.to_bits() } else { 0 })));
+            assert_eq!(t.nc4(e.nc), Some((LineNo(0), if let IpAddr::V4(a) = addr { a.to_bits() } else { 0 })));
             assert_eq!(t.nc_by_addr4(t.nc4(e.nc).unwrap().1), Some(e.nc));
         }
     }
@@ -404,7 +404,10 @@ fn every_way_to_ask_has_one_answer() {
         assert_eq!((t.tenant(Vni(vni)), t.tenant_from(t.tenant_line(&at, Vni(vni)), Vni(vni))), (None, None));
     }
     assert_eq!((t.nc_by_addr4(0), t.nc_by_addr6((0, 0)), t.nc_by_addr6((0xfd00 << 48, 30))), (None, None, None));
-    assert_eq!((t.tenant_record(TENANTS_MAX - 1), t.vm_cell_line(VMS_MAX - 1), t.nc_line(NCS_MAX - 1)), (0, 0, 0));
+    assert_eq!(
+        (t.tenant_record(VpcId(TENANTS_MAX - 1)), t.vm_cell_line(VmId(VMS_MAX - 1)), t.nc_line(NcId(NCS_MAX - 1))),
+        (LineNo(0), LineNo(0), LineNo(0))
+    );
     // A reader holds what it found: the tables may be others afterwards.
     let more = (0..500).map(|n| TenantChange {
         vni: Vni(100_000 + n),
@@ -423,7 +426,7 @@ fn every_way_to_ask_has_one_answer() {
     grown.push(TenantChange { vni: vni(0), vm_add: (0..2000).map(vm).collect(), ..Default::default() });
     w.commit(&Commit { tenants: grown, ..Default::default() }).unwrap();
     let (addr, tenant) = (0x0a01_0001, t.tenant(vni(0)).unwrap());
-    assert_eq!(t.vm4_lasting(&at, t.vm4_line(&at, vni(0), addr), vni(0), addr), Err(0), "another table by now");
+    assert_eq!(t.vm4_lasting(&at, t.vm4_line(&at, vni(0), addr), vni(0), addr), Err(LineNo(0)), "another table by now");
     assert!(t.vm4_from(t.vm4_bucket(vni(0), addr), &tenant, addr).is_some());
 }
 
@@ -433,7 +436,7 @@ fn flows_spread_over_a_group_by_their_hash() {
     let (mut w, t) = writer(WriterOptions::default());
     let hop = |n: u8| NexthopSpec {
         addr: IpAddr::V4(Ipv4Addr::new(10, 9, 9, n)),
-        ifindex: n.into(),
+        ifindex: IfIndex(n.into()),
         dmac: Some(0x0200_0000_0000 | u64::from(n)),
         smac: 0x0400_0000_0001,
         mtu: 1500,
@@ -444,19 +447,19 @@ fn flows_spread_over_a_group_by_their_hash() {
         let count = n.min(15);
         for i in 0..count {
             let first = ((i as u64) << 32).div_ceil(count as u64) << 32;
-            assert_eq!(t.group_member(group.0, first), hops[i].0, "{n}: {i}");
+            assert_eq!(t.group_member(LineNo(group.0), first), LineNo(hops[i].0), "{n}: {i}");
             assert_eq!(
-                t.group_member(group.0, (((i as u64 + 1) << 32).div_ceil(count as u64) << 32).wrapping_sub(1)),
-                hops[i].0
+                t.group_member(LineNo(group.0), (((i as u64 + 1) << 32).div_ceil(count as u64) << 32).wrapping_sub(1)),
+                LineNo(hops[i].0)
             );
-            let view = t.nexthop(hops[i].0);
+            let view = t.nexthop(LineNo(hops[i].0));
             assert_eq!(
                 (view.ifindex, view.dmac, view.smac, view.mtu, view.ready),
-                (i as u32, 0x0200_0000_0000 | i as u64, 0x0400_0000_0001, 1500, true)
+                (IfIndex(i as u32), 0x0200_0000_0000 | i as u64, 0x0400_0000_0001, 1500, true)
             );
         }
         assert_eq!(w.groups().into_iter().find(|g| g.0 == group).unwrap().1, hops[..count]);
     }
     let none = w.set_group(None, &[]).unwrap();
-    assert_eq!(t.group_member(none.0, 77), 0);
+    assert_eq!(t.group_member(LineNo(none.0), 77), LineNo(0));
 }

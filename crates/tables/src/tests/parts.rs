@@ -4,6 +4,7 @@
 use crate::meter::{meter, packet_color, punt_passes};
 use crate::smallmap::SmallMap;
 use crate::*;
+use abi::LineNo;
 use memory::Line;
 use std::hash::Hasher;
 use std::net::IpAddr;
@@ -221,9 +222,9 @@ fn gaps_of_packed_trees_are_nobodys() {
     let t = Tables::new(memory);
     // Gaps of no key, of one and of two; the last key of all.
     let ranges = [(5, 9, 1), (10, 10, 2), (12, 12, 3), (15, 20, 3), (21, 30, 3), (u64::MAX, u64::MAX, 4)];
-    let mut packed = Packed::new(100);
+    let mut packed = Packed::new(LineNo(100));
     let value = packed.tree(&ranges).unwrap();
-    packed.lines().iter().enumerate().for_each(|(i, words)| t.lines.fill(100 + i as u32, words));
+    packed.lines().iter().enumerate().for_each(|(i, words)| t.lines.fill(LineNo(100 + i as u32), words));
     let of = |key: u64| {
         let mut walk = t.descend6(value).unwrap();
         loop {

@@ -3,7 +3,7 @@
 
 use super::world::*;
 use crate::*;
-use abi::Vni;
+use abi::{NcId, Vni};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ fn writer(limits: Limits) -> Writer {
     w
 }
 
-fn dump(w: &Writer) -> (Vec<TenantDump>, Vec<(IpAddr, u32, Option<GroupId>)>, u64) {
+fn dump(w: &Writer) -> (Vec<TenantDump>, Vec<(IpAddr, NcId, Option<GroupId>)>, u64) {
     (w.vnis().iter().map(|v| w.dump(*v).unwrap()).collect(), w.ncs(), w.tables().commits())
 }
 

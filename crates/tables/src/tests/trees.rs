@@ -35,9 +35,9 @@ impl Ground {
         self.retired.drain(..).for_each(|b| self.arena.free(b));
         let mut blocks = Vec::new();
         assert!(walk_all::<K>(&self.lines, top, &mut |b| (blocks.push(b), true).1));
-        let mut lines: Vec<u32> = blocks.iter().flat_map(|b| b.line..b.line + b.lines).collect();
+        let mut lines: Vec<u32> = blocks.iter().flat_map(|b| b.line.0..b.line.0 + b.lines).collect();
         lines.sort_unstable();
-        let used: Vec<u32> = self.arena.in_use().iter().flat_map(|b| b.line..b.line + b.lines).collect();
+        let used: Vec<u32> = self.arena.in_use().iter().flat_map(|b| b.line.0..b.line.0 + b.lines).collect();
         assert_eq!(lines, used, "lines are lost or freed twice");
         // Whoever stops the walk is told so.
         for n in 0..blocks.len().min(5) {
@@ -87,19 +87,19 @@ fn nodes_are_laid_out_as_readers_read_them() {
         assert_eq!((u64::bound(&words, 0), u64::value(&words, n as usize - 1)), (bound(0), all[n as usize - 1].value));
     }
     for n in 0..=15u32 {
-        let words = u32::inner(&mut (0..n).map(|i| 10 * i), 0x12_3456);
+        let words = u32::inner(&mut (0..n).map(|i| 10 * i), LineNo(0x12_3456));
         let halves = halves_of(&[words]);
         assert!((0..15).all(|i| halves[i as usize] == if i < n { 10 * i } else { u32::MAX }));
-        assert_eq!((halves[15], u32::child(&words)), (0x12_3456, 0x12_3456));
+        assert_eq!((halves[15], u32::child(&words)), (0x12_3456, LineNo(0x12_3456)));
     }
     for n in 0..=7u64 {
-        let words = u64::inner(&mut (0..n).map(|i| 10 * i), 0x12_3456);
+        let words = u64::inner(&mut (0..n).map(|i| 10 * i), LineNo(0x12_3456));
         assert!((0..7).all(|i| words[i as usize] == if i < n { 10 * i } else { u64::MAX }));
-        assert_eq!((words[7], u64::child(&words)), (0x12_3456, 0x12_3456));
+        assert_eq!((words[7], u64::child(&words)), (0x12_3456, LineNo(0x12_3456)));
     }
     // More bounds than there is room for are left out.
-    assert_eq!(u32::child(&u32::inner(&mut (0..20), 5)), 5);
-    assert_eq!(u64::child(&u64::inner(&mut (0..20), 5)), 5);
+    assert_eq!(u32::child(&u32::inner(&mut (0..20), LineNo(5))), LineNo(5));
+    assert_eq!(u64::child(&u64::inner(&mut (0..20), LineNo(5))), LineNo(5));
 }
 
 /// A node of two lines: 20 bounds, 8 values, three bits for each interval.
@@ -178,7 +178,7 @@ fn trees_take_the_lines_that_they_need() {
     assert_eq!(g.arena.used(), 0);
     assert_eq!(Top::of_value(6 << 28 | 5), None);
     assert_eq!(
-        (Top { line: 5, levels: 1 }.descend(), Top { line: 5, levels: 3 }.root_bits()),
+        (Top { line: LineNo(5), levels: 1 }.descend(), Top { line: LineNo(5), levels: 3 }.root_bits()),
         (7 << 28 | 5, 3 << 26 | 5)
     );
 }

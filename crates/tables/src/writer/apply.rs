@@ -106,7 +106,7 @@ impl Writer {
     fn missing_chunks(&self) -> (u32, u32, u32) {
         let root = &self.store.root;
         let missing = |n: u32, lacks: &dyn Fn(u32) -> bool| (0..n).filter(|c| lacks(*c)).count() as u32;
-        let tenants = &self.tenant_ids;
+        let tenants = &self.vpc_ids;
         (
             missing(VM_CHUNKS_MAX, &|c| self.vm_ids.uses_chunk(c) && root.vm_chunk(c).load(Ordering::Relaxed) == 0),
             missing(self.nc_chunks(), &|c| root.nc_chunk(c).load(Ordering::Relaxed) == 0),
@@ -130,7 +130,7 @@ impl Writer {
             let mut make = |chunk: Chunk, lines: u32| {
                 let first = chunk.at(root);
                 if first.load(Ordering::Relaxed) == 0 {
-                    first.store(arena.alloc_zeroed(lines, 1, true)?, Ordering::Release);
+                    first.store(arena.alloc_zeroed(lines, 1, true)?.0, Ordering::Release);
                     made.push(chunk);
                 }
                 io::Result::Ok(())
@@ -141,12 +141,12 @@ impl Writer {
             for chunk in 0..ncs {
                 make(Chunk::Ncs(chunk), NC_CHUNK_LINES)?;
             }
-            for chunk in (0..TENANT_CHUNKS_MAX).filter(|c| self.tenant_ids.uses_chunk(*c)) {
+            for chunk in (0..TENANT_CHUNKS_MAX).filter(|c| self.vpc_ids.uses_chunk(*c)) {
                 make(Chunk::Tenants(chunk), chunk_lines)?;
             }
         }
         self.store.root.set(root!(vm_groups), u64::from(self.vm_ids.groups()));
-        self.store.root.set(root!(tenant_groups), u64::from(self.tenant_ids.groups()));
+        self.store.root.set(root!(tenant_groups), u64::from(self.vpc_ids.groups()));
         Ok(())
     }
 
@@ -233,17 +233,17 @@ impl Writer {
         if let Some(settings) = &t.change.settings {
             let old = filled.state.meter;
             let words = settings.meter.as_ref().map(|m| crate::meter::config_words(m));
-            let same = words.is_some_and(|w| old != 0 && self.store.lines.at(old).snapshot() == w);
+            let same = words.is_some_and(|w| old != LineNo(0) && self.store.lines.at(old).snapshot() == w);
             filled.meter = Some(match &words {
                 _ if same => old,
                 Some(words) => self.new_meter(words)?,
-                None => 0,
+                None => LineNo(0),
             });
         }
         Ok(())
     }
 
-    fn new_meter(&mut self, words: &[u64; 8]) -> io::Result<u32> {
+    fn new_meter(&mut self, words: &[u64; 8]) -> io::Result<LineNo> {
         let line = self.store.arena.alloc(2)?;
         self.store.lines.fill(line, words);
         self.store.lines.zero(line + 1, 1);
@@ -292,7 +292,7 @@ pub(super) const VM_CHUNK_LINES: u32 = (1 << VM_CHUNK_SHIFT) / 8 * 2;
 pub(super) const NC_CHUNK_LINES: u32 = (1 << NC_CHUNK_SHIFT) + (1 << (NC_CHUNK_SHIFT - 3));
 
 /// The word of `nc4` for an NC.
-pub(super) fn nc4_word(addr: std::net::Ipv4Addr, id: u32) -> u64 {
+pub(super) fn nc4_word(addr: std::net::Ipv4Addr, id: NcId) -> u64 {
     u64::from(addr.to_bits()) << WORD_NC4_SHIFT | u64::from(id)
 }
 

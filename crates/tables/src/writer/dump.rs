@@ -24,7 +24,7 @@ pub struct VmDump {
     /// MAC address.
     pub mac: u64,
     /// VM id (counters).
-    pub id: u32,
+    pub id: VmId,
     /// The NC that hosts it.
     pub nc: IpAddr,
     /// Addresses, sorted.
@@ -126,7 +126,7 @@ impl Writer {
             .map(|(mac, vm)| {
                 let mut addresses: Vec<IpAddr> = vm.addresses().collect();
                 addresses.sort_unstable();
-                VmDump { mac: *mac, id: vm.id, nc: self.nc_addr(vm.nc), addresses, metered: vm.meter != 0 }
+                VmDump { mac: *mac, id: vm.id, nc: self.nc_addr(vm.nc), addresses, metered: vm.meter != LineNo(0) }
             })
             .collect()
     }

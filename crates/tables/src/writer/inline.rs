@@ -14,7 +14,7 @@ use std::net::IpAddr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InlinePort {
     /// Interface.
-    pub ifindex: u32,
+    pub ifindex: IfIndex,
     /// What fits behind an Ethernet header, bytes.
     pub mtu: u16,
 }

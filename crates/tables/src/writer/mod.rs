@@ -18,10 +18,10 @@
 
 mod apply;
 #[cfg(test)]
-mod audit;
+mod audit_tests;
 mod dump;
 #[cfg(test)]
-mod exact;
+mod exact_tests;
 mod inline;
 mod internet;
 mod peers;
@@ -38,7 +38,7 @@ mod undo;
 mod versions;
 
 #[cfg(test)]
-pub(crate) use audit::{audit, Expected};
+pub(crate) use audit_tests::{audit, Expected};
 pub use dump::{RouteInterval, TenantDump, VmDump};
 pub use inline::{InlinePort, InlineSpec};
 pub use internet::PublicPrefix;
@@ -124,7 +124,7 @@ impl Default for WriterOptions {
 #[cfg_attr(test, derive(Clone, Debug, PartialEq))]
 struct Pending {
     blocks: Vec<Block>,
-    pairs: Vec<u32>,
+    pairs: Vec<LineNo>,
     /// Entries whose KEY_ADDING mark goes.
     promote: Vec<(Vni, IpAddr)>,
     /// Entries that go: dying ones, tombstones.
@@ -134,10 +134,10 @@ struct Pending {
     kill_nc6: Vec<IpAddr>,
     /// VPCs that must not change their VMs before this is settled.
     tenants: FxSet<Vni>,
-    vms: Vec<u32>,
-    ncs: Vec<u32>,
+    vms: Vec<VmId>,
+    ncs: Vec<NcId>,
     /// Ids of VPCs that are gone.
-    tenant_ids: Vec<u32>,
+    vpc_ids: Vec<VpcId>,
     /// VPCs whose slot in the table is to be emptied.
     dead_tenants: Vec<Vni>,
     /// VPCs whose PEER words may be written.
@@ -157,7 +157,7 @@ impl Pending {
             tenants,
             vms,
             ncs,
-            tenant_ids,
+            vpc_ids,
             dead_tenants,
             peers,
             lines: _,
@@ -171,11 +171,21 @@ impl Pending {
             && tenants.is_empty()
             && vms.is_empty()
             && ncs.is_empty()
-            && tenant_ids.is_empty()
+            && vpc_ids.is_empty()
             && dead_tenants.is_empty()
             && peers.is_empty()
     }
 }
+
+/// Ids of VMs and VPCs that wait until flow caches have told their counts.
+#[derive(Default)]
+struct Retired {
+    vms: Vec<VmId>,
+    vpcs: Vec<VpcId>,
+}
+
+/// Retired ids from which on a commit has the counts told by itself: few beside those that there are.
+const RETIRED_MAX: usize = 1 << 16;
 
 /// The tables that the writer fills.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -236,12 +246,14 @@ pub struct Writer {
     /// Address by NC id.
     nc_addrs: Vec<IpAddr>,
     nc_ids: Ids,
-    tenant_ids: CellIds,
+    vpc_ids: CellIds,
     vm_ids: CellIds,
     routes: u64,
     vms: u64,
     underlay: underlay::UnderlayState,
     pending: Pending,
+    /// Ids that nobody has any more, but for which lines of flow caches may still hold counts.
+    retired: Retired,
     commits: u64,
     graces: u32,
     #[cfg(test)]
@@ -263,6 +275,8 @@ impl Writer {
         root.set(root!(magic), 0);
         memory.grace();
         memory.readers().wait();
+        // What flow caches have counted is of the tables that go.
+        memory.gather();
         for offset in (0..size_of::<Root>()).step_by(8) {
             root.set(offset, if offset == root!(flow_version) { version } else { 0 });
         }
@@ -303,12 +317,13 @@ impl Writer {
             ncs: FxMap::default(),
             nc_addrs: Vec::new(),
             nc_ids: Ids::new(1),
-            tenant_ids: CellIds::new(CellKind::TENANTS),
+            vpc_ids: CellIds::new(CellKind::TENANTS),
             vm_ids: CellIds::new(CellKind::VMS),
             routes: 0,
             vms: 0,
             underlay: underlay::UnderlayState::default(),
             pending: Pending::default(),
+            retired: Retired::default(),
             commits: 0,
             graces: 0,
             #[cfg(test)]
@@ -404,13 +419,11 @@ impl Writer {
         self.grace();
         let pending = std::mem::take(&mut self.pending);
         self.clear_marks(&pending);
-        for id in pending.vms {
-            self.zero_vm_cell(id);
-            self.vm_ids.free(id);
-        }
-        for id in pending.tenant_ids {
-            self.zero_tenant(id);
-            self.tenant_ids.free(id);
+        self.retired.vms.extend(pending.vms);
+        self.retired.vpcs.extend(pending.vpc_ids);
+        let many = self.retired.vms.len() + self.retired.vpcs.len() > RETIRED_MAX;
+        if many || !self.memory.has_flow_caches() || self.ids_are_short() {
+            self.release_ids();
         }
         for vni in pending.dead_tenants {
             if let Some(place) = self.tables.tenants.find_dead_tenant(&self.store, vni) {
@@ -422,10 +435,33 @@ impl Writer {
             let (line, (words, at)) = (self.nc_line(id), self.nc_word(id));
             self.store.lines.at(words).set(at, 0);
             self.store.lines.zero(line, 1);
-            self.nc_ids.free(id);
+            self.nc_ids.free(id.0);
         }
         pending.blocks.into_iter().for_each(|b| self.store.arena.free(b));
         pending.pairs.into_iter().for_each(|p| self.store.arena.free_pair(p));
+    }
+
+    /// Whether so few ids are left that those of the retired count.
+    fn ids_are_short(&self) -> bool {
+        let short = |used: u64, most: u32| used + 2 * RETIRED_MAX as u64 > u64::from(most);
+        short(self.vms, VMS_MAX) || short(self.tenants.len() as u64, TENANTS_MAX)
+    }
+
+    /// Frees ids whose counts nobody holds any more: caches tell theirs, which then go with the ids.
+    fn release_ids(&mut self) {
+        let retired = std::mem::take(&mut self.retired);
+        if retired.vms.is_empty() && retired.vpcs.is_empty() {
+            return;
+        }
+        self.memory.gather();
+        for id in retired.vms {
+            self.zero_vm_cell(id);
+            self.vm_ids.free(id.0);
+        }
+        for id in retired.vpcs {
+            self.zero_tenant(id);
+            self.vpc_ids.free(id.0);
+        }
     }
 
     fn clear_marks(&mut self, pending: &Pending) {
@@ -480,33 +516,33 @@ impl Writer {
         }
     }
 
-    fn zero_vm_cell(&mut self, id: u32) {
-        let first = self.store.root.vm_chunk(id >> VM_CHUNK_SHIFT).load(std::sync::atomic::Ordering::Relaxed);
+    fn zero_vm_cell(&mut self, id: VmId) {
+        let first = self.store.root.vm_chunk(id.0 >> VM_CHUNK_SHIFT).load(std::sync::atomic::Ordering::Relaxed);
         if first == 0 {
             return;
         }
-        let line = first + (id & ((1 << VM_CHUNK_SHIFT) - 1)) / 8;
-        self.store.lines.at(line).set(id as usize & 7, 0);
-        self.store.lines.at(line + (1 << (VM_CHUNK_SHIFT - 3))).set(id as usize & 7, 0);
+        let line = LineNo(first) + (id.0 & ((1 << VM_CHUNK_SHIFT) - 1)) / 8;
+        self.store.lines.at(line).set(id.0 as usize & 7, 0);
+        self.store.lines.at(line + (1 << (VM_CHUNK_SHIFT - 3))).set(id.0 as usize & 7, 0);
     }
 
     /// Line of the record of a tenant; its state lies 2^12 lines behind.
-    fn tenant_line(&self, id: u32) -> u32 {
-        let chunk = self.store.root.tenant_chunk(id >> TENANT_CHUNK_SHIFT).load(std::sync::atomic::Ordering::Relaxed);
-        chunk + (id & ((1 << TENANT_CHUNK_SHIFT) - 1))
+    fn tenant_line(&self, id: VpcId) -> LineNo {
+        let chunk = self.store.root.tenant_chunk(id.0 >> TENANT_CHUNK_SHIFT).load(std::sync::atomic::Ordering::Relaxed);
+        LineNo(chunk) + (id.0 & ((1 << TENANT_CHUNK_SHIFT) - 1))
     }
 
-    /// Clears the record, the state and the counters of a tenant id.
-    fn zero_tenant(&mut self, id: u32) {
-        if self.store.root.tenant_chunk(id >> TENANT_CHUNK_SHIFT).load(std::sync::atomic::Ordering::Relaxed) == 0 {
+    /// Clears the record, the state and the counters of a VPC id.
+    fn zero_tenant(&mut self, id: VpcId) {
+        if self.store.root.tenant_chunk(id.0 >> TENANT_CHUNK_SHIFT).load(std::sync::atomic::Ordering::Relaxed) == 0 {
             return;
         }
-        let (line, at) = (self.tenant_line(id), id & ((1 << TENANT_CHUNK_SHIFT) - 1));
+        let (line, at) = (self.tenant_line(id), id.0 & ((1 << TENANT_CHUNK_SHIFT) - 1));
         let lines = &self.store.lines;
         lines.zero(line, 1);
         lines.zero(line + (1 << TENANT_CHUNK_SHIFT), 1);
         for word in 0..self.tenant_words() {
-            let first = line - at + (2 << TENANT_CHUNK_SHIFT) + (word << (TENANT_CHUNK_SHIFT - 3));
+            let first = LineNo(line.0 - at) + (2 << TENANT_CHUNK_SHIFT) + (word << (TENANT_CHUNK_SHIFT - 3));
             lines.at(first + at / 8).set(at as usize & 7, 0);
         }
     }
@@ -516,26 +552,26 @@ impl Writer {
         (self.store.root.get(root!(tenant_words)) as u32).clamp(1, TENANT_WORDS_MAX)
     }
 
-    fn nc_addr(&self, id: u32) -> IpAddr {
-        self.nc_addrs.get(id as usize).copied().unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED))
+    fn nc_addr(&self, id: NcId) -> IpAddr {
+        self.nc_addrs.get(id.0 as usize).copied().unwrap_or(IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED))
     }
 
-    fn set_nc_addr(&mut self, id: u32, addr: IpAddr) {
-        if self.nc_addrs.len() <= id as usize {
-            self.nc_addrs.resize(id as usize + 1, IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED));
+    fn set_nc_addr(&mut self, id: NcId, addr: IpAddr) {
+        if self.nc_addrs.len() <= id.0 as usize {
+            self.nc_addrs.resize(id.0 as usize + 1, IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED));
         }
-        self.nc_addrs[id as usize] = addr;
+        self.nc_addrs[id.0 as usize] = addr;
     }
 
-    fn nc_line(&self, id: u32) -> u32 {
-        let chunk = self.store.root.nc_chunk(id >> NC_CHUNK_SHIFT).load(std::sync::atomic::Ordering::Relaxed);
-        chunk + (1 << (NC_CHUNK_SHIFT - 3)) + (id & ((1 << NC_CHUNK_SHIFT) - 1))
+    fn nc_line(&self, id: NcId) -> LineNo {
+        let chunk = self.store.root.nc_chunk(id.0 >> NC_CHUNK_SHIFT).load(std::sync::atomic::Ordering::Relaxed);
+        LineNo(chunk) + (1 << (NC_CHUNK_SHIFT - 3)) + (id.0 & ((1 << NC_CHUNK_SHIFT) - 1))
     }
 
     /// Line of the NC_WORD of an NC, and which word of it.
-    fn nc_word(&self, id: u32) -> (u32, usize) {
-        let chunk = self.store.root.nc_chunk(id >> NC_CHUNK_SHIFT).load(std::sync::atomic::Ordering::Relaxed);
-        (chunk + (id & ((1 << NC_CHUNK_SHIFT) - 1)) / 8, id as usize & 7)
+    fn nc_word(&self, id: NcId) -> (LineNo, usize) {
+        let chunk = self.store.root.nc_chunk(id.0 >> NC_CHUNK_SHIFT).load(std::sync::atomic::Ordering::Relaxed);
+        (LineNo(chunk) + (id.0 & ((1 << NC_CHUNK_SHIFT) - 1)) / 8, id.0 as usize & 7)
     }
 
     /// How full everything is that has a limit.
@@ -545,7 +581,7 @@ impl Writer {
         let addresses = self.tables.vm4.entries() + self.tables.vm6.entries();
         let drops = self.store.root.get(root!(drops));
         let (first, lines) = (drops as u32, (drops >> TABLE_REF_BUCKETS_SHIFT) as u32);
-        let claimed = |line| (0..4).filter(|p| self.store.lines.at(line).word(p * 2) != 0).count() as u64;
+        let claimed = |line| (0..4).filter(|p| self.store.lines.at(LineNo(line)).word(p * 2) != 0).count() as u64;
         vec![
             level("tenants", self.tenants.len() as u64, u64::from(l.tenants)),
             level("routes", self.routes, l.routes),

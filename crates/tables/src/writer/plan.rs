@@ -37,7 +37,7 @@ pub(super) struct VmSet {
 /// What happens to one VPC.
 pub(super) struct TenantPlan<'c> {
     pub change: &'c TenantChange,
-    pub id: u32,
+    pub id: VpcId,
     pub is_new: bool,
     pub routes: RoutesPlan,
     /// New counts of routes by peer, if routes change.
@@ -47,9 +47,9 @@ pub(super) struct TenantPlan<'c> {
     pub vms: SmallMap<u64, Vm>,
     pub gone: Vec<u64>,
     /// VMs by NC id, of a new VPC.
-    pub members: Vec<(u32, u32)>,
+    pub members: Vec<(NcId, u32)>,
     /// New extra NC ids.
-    pub extra: Option<Vec<u32>>,
+    pub extra: Option<Vec<NcId>>,
     /// Its entries in the plan's lists.
     pub adds4: Range<usize>,
     pub adds6: Range<usize>,
@@ -77,9 +77,9 @@ pub(super) struct Add6 {
 #[derive(Default)]
 pub(super) struct Names {
     pub deletes: FxSet<Vni>,
-    pub new_ids: FxMap<Vni, u32>,
+    pub new_ids: FxMap<Vni, VpcId>,
     /// Ids of new VPCs by position in the commit, 0 for VPCs that exist.
-    pub ids: Vec<u32>,
+    pub ids: Vec<VpcId>,
 }
 
 #[derive(Default)]
@@ -87,7 +87,7 @@ pub(super) struct Plan<'c> {
     pub tenants: Vec<TenantPlan<'c>>,
     pub names: Names,
     /// New NCs by key: their ids.
-    pub nc_new: FxMap<u128, u32>,
+    pub nc_new: FxMap<u128, NcId>,
     pub nc_gone: Vec<IpAddr>,
     /// Change of the number of VPCs by NC id.
     pub nc_refs: Vec<i32>,
@@ -105,10 +105,10 @@ pub(super) struct Plan<'c> {
     pub vms: i64,
     /// Lines of tree nodes at most.
     pub tree_lines: u64,
-    pub moves: Vec<(u32, i32)>,
+    pub moves: Vec<(NcId, i32)>,
     pub sets: Vec<VmSet>,
     /// Ids of IPv4 NCs that were looked up already: small enough for a cache.
-    pub nc4: FxMap<u32, u32>,
+    pub nc4: FxMap<u32, NcId>,
     pub keys: Vec<u64>,
 }
 
@@ -136,8 +136,8 @@ impl Writer {
         for nc in &commit.nc_add {
             if !self.ncs.contains_key(&nc_key(*nc)) && !plan.nc_new.contains_key(&nc_key(*nc)) {
                 let id = self.nc_ids.take();
-                plan.nc_new.insert(nc_key(*nc), id);
-                self.set_nc_addr(id, *nc);
+                plan.nc_new.insert(nc_key(*nc), NcId(id));
+                self.set_nc_addr(NcId(id), *nc);
             }
         }
         let ncs = self.ncs.len() + plan.nc_new.len();
@@ -157,7 +157,7 @@ impl Writer {
             let Some(state) = self.ncs.get(&nc_key(*nc)) else {
                 return Err(CommitError::NoSuchNc { nc: *nc });
             };
-            if i64::from(state.tenants) + i64::from(plan.nc_refs.get(state.id as usize).copied().unwrap_or(0)) != 0 {
+            if i64::from(state.tenants) + i64::from(plan.nc_refs.get(state.id.0 as usize).copied().unwrap_or(0)) != 0 {
                 return Err(CommitError::NcInUse { nc: *nc, vni: self.user_of_nc(state.id, commit) });
             }
             plan.nc_gone.push(*nc);
@@ -218,13 +218,13 @@ impl Writer {
         for t in &commit.tenants {
             // u32::MAX stands for "to be made" until all are counted.
             let creates = !t.delete && !self.tenants.contains_key(&t.vni);
-            plan.names.ids.push(if creates { u32::MAX } else { 0 });
+            plan.names.ids.push(VpcId(if creates { u32::MAX } else { 0 }));
             new += u64::from(creates);
             sorted &= last.is_none_or(|l| l < t.vni);
             last = Some(t.vni);
         }
         plan.names.new_ids.reserve(new as usize);
-        self.tenant_ids.expect(self.tenants.len() as u64 + new);
+        self.vpc_ids.expect(self.tenants.len() as u64 + new);
         let mut seen: FxSet<Vni> = FxSet::default();
         for (i, t) in commit.tenants.iter().enumerate() {
             let vni = t.vni;
@@ -234,7 +234,7 @@ impl Writer {
             if !sorted && !seen.insert(vni) {
                 return Err(CommitError::TenantTwice { vni });
             }
-            if plan.names.ids[i] != 0 {
+            if plan.names.ids[i] != VpcId(0) {
                 if t.settings.is_none() {
                     return Err(CommitError::UnknownTenant { vni });
                 }
@@ -242,7 +242,7 @@ impl Writer {
                 if self.peer_refs.contains_key(&vni) {
                     return Err(CommitError::PeerInUse { vni, by: self.leading_to(vni).unwrap_or(vni) });
                 }
-                let id = self.tenant_ids.take(hash1(u64::from(vni) << TENANT_VNI_SHIFT, self.store.salt));
+                let id = VpcId(self.vpc_ids.take(hash1(u64::from(vni) << TENANT_VNI_SHIFT, self.store.salt)));
                 plan.names.new_ids.insert(vni, id);
                 plan.names.ids[i] = id;
             } else if t.delete {
@@ -266,13 +266,13 @@ impl Writer {
         limit("the number of routes", self.routes.saturating_add_signed(plan.routes), l.routes)?;
         limit("the number of VMs", self.vms.saturating_add_signed(plan.vms), u64::from(l.vms))?;
         limit("the number of VM ids", u64::from(self.vm_ids.bound()), u64::from(VMS_MAX))?;
-        limit("the number of VPC ids", u64::from(self.tenant_ids.bound()), u64::from(TENANTS_MAX))?;
+        limit("the number of VPC ids", u64::from(self.vpc_ids.bound()), u64::from(TENANTS_MAX))?;
         let addresses = self.tables.vm4.entries() + self.tables.vm6.entries();
         let addresses = addresses + (plan.adds4.len() + plan.adds6.len()) as u64;
         limit("the number of addresses", addresses - plan.kills.len().min(addresses as usize) as u64, l.addresses)
     }
 
-    pub(super) fn user_of_nc(&self, id: u32, commit: &Commit) -> Vni {
+    pub(super) fn user_of_nc(&self, id: NcId, commit: &Commit) -> Vni {
         let named = |vni: &Vni| commit.tenants.iter().any(|t| t.vni == *vni);
         let users = || self.tenants.iter().filter(|(_, t)| t.may_send(id)).map(|(vni, _)| *vni);
         users()
@@ -289,7 +289,7 @@ impl Writer {
             plan.routes -= t.routes_len() as i64;
             plan.vms -= t.vms.len() as i64;
             let ncs = t.members.iter().map(|m| m.0).chain(t.extra.iter().copied());
-            let mut ncs: Vec<u32> = ncs.collect();
+            let mut ncs: Vec<NcId> = ncs.collect();
             ncs.sort_unstable();
             ncs.dedup();
             for nc in ncs {
@@ -320,11 +320,11 @@ impl Writer {
     fn plan_tenant<'c>(
         &mut self,
         change: &'c TenantChange,
-        new_id: u32,
+        new_id: VpcId,
         (known, routes): (Known<'_>, Option<WholeSet>),
         plan: &mut Plan<'c>,
     ) -> Result<(), CommitError> {
-        let is_new = new_id != 0;
+        let is_new = new_id != VpcId(0);
         let blank;
         let state = match known.tenants.get(&change.vni).filter(|_| !is_new) {
             Some(state) => state,
@@ -355,13 +355,13 @@ impl Writer {
         Ok(())
     }
 
-    pub(super) fn nc_id(&self, nc: IpAddr, plan: &Plan<'_>) -> Option<u32> {
+    pub(super) fn nc_id(&self, nc: IpAddr, plan: &Plan<'_>) -> Option<NcId> {
         let key = nc_key(nc);
         self.ncs.get(&key).map(|n| n.id).or_else(|| plan.nc_new.get(&key).copied())
     }
 
     /// The word of `members` for a VPC and an NC id.
-    pub(super) fn member_word(&self, vni: Vni, nc: u32) -> u64 {
+    pub(super) fn member_word(&self, vni: Vni, nc: NcId) -> u64 {
         match self.nc_addr(nc) {
             IpAddr::V4(a) => crate::reader::member4_key(vni, a.to_bits()),
             IpAddr::V6(_) => crate::reader::member6_key(vni, nc),
@@ -374,11 +374,11 @@ pub(super) fn next_generation(roots: u64) -> u64 {
     u64::from(crate::reader::generation_of(roots).wrapping_add(1) & 3)
 }
 
-pub(super) fn count_nc(refs: &mut Vec<i32>, nc: u32, by: i32) {
-    if refs.len() <= nc as usize {
-        refs.resize(nc as usize + 1, 0);
+pub(super) fn count_nc(refs: &mut Vec<i32>, nc: NcId, by: i32) {
+    if refs.len() <= nc.0 as usize {
+        refs.resize(nc.0 as usize + 1, 0);
     }
-    refs[nc as usize] += by;
+    refs[nc.0 as usize] += by;
 }
 
 pub(super) fn limit(what: &'static str, wanted: u64, limit: u64) -> Result<(), CommitError> {

@@ -119,17 +119,18 @@ impl Writer {
             return Err(CommitError::VmWithoutAddress { vni, mac: spec.mac });
         }
         let words = spec.meter.as_ref().map(|m| Box::new(config_words(m)));
-        let kept = old.map_or(0, |o| o.meter);
-        let same_meter = words.as_ref().is_some_and(|w| kept != 0 && self.store.lines.at(kept).snapshot() == **w);
-        let id = old.map_or_else(|| self.vm_ids.take(self.place_hash(vni, &v4, more.as_deref())), |o| o.id);
-        let vm = Vm { id, nc, v4, meter: if same_meter { kept } else { 0 }, more };
+        let kept = old.map_or(LineNo(0), |o| o.meter);
+        let same_meter =
+            words.as_ref().is_some_and(|w| kept != LineNo(0) && self.store.lines.at(kept).snapshot() == **w);
+        let id = old.map_or_else(|| VmId(self.vm_ids.take(self.place_hash(vni, &v4, more.as_deref()))), |o| o.id);
+        let vm = Vm { id, nc, v4, meter: if same_meter { kept } else { LineNo(0) }, more };
         if old == Some(&vm) && words.is_some() == same_meter {
             return Ok(());
         }
         plan.meters_new += u64::from(words.is_some() && !same_meter);
         let flags = if words.is_some() { VM_FLAG_METERED } else { 0 };
         let value = VmEntry { mac: spec.mac, vm: id, nc, flags };
-        let old_flags = if kept != 0 { VM_FLAG_METERED } else { 0 };
+        let old_flags = if kept != LineNo(0) { VM_FLAG_METERED } else { 0 };
         match old {
             None => {
                 plan.moves.push((nc, 1));
@@ -179,7 +180,7 @@ impl Writer {
         if !settings.gateways.is_empty() || settings.gateway_mac != 0 {
             check_mac(vni, settings.gateway_mac)?;
         }
-        let value = VmEntry { mac: settings.gateway_mac, vm: 0, nc: 0, flags: VM_FLAG_GATEWAY };
+        let value = VmEntry { mac: settings.gateway_mac, vm: VmId(0), nc: NcId(0), flags: VM_FLAG_GATEWAY };
         let same_mac = !t.is_new && state.gateway_mac == settings.gateway_mac;
         for a in state.gateways.iter().filter(|a| !same_mac || !settings.gateways.contains(a)) {
             plan.kills.push((vni, *a));

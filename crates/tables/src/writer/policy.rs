@@ -51,7 +51,7 @@ impl Writer {
     }
 
     /// What the entry of a VPC says of its POLICY word.
-    pub(super) fn nat_flag(&self, id: u32) -> u64 {
+    pub(super) fn nat_flag(&self, id: VpcId) -> u64 {
         let policy = self.record_policy(id);
         let flag = |policy_flag: u64, flag: u64| if policy & policy_flag != 0 { flag } else { 0 };
         flag(POLICY_NAT, TENANT_NAT) | flag(POLICY_FILTER, TENANT_FILTERED)
@@ -63,7 +63,7 @@ impl Writer {
     }
 
     /// The POLICY word in the record of a VPC's id.
-    pub(super) fn record_policy(&self, id: u32) -> u64 {
+    pub(super) fn record_policy(&self, id: VpcId) -> u64 {
         self.store.lines.at(self.tenant_line(id)).word(POLICY)
     }
 }

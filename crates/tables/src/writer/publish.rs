@@ -84,7 +84,7 @@ impl Writer {
             };
             state.count_vm(vm.nc, -1);
             self.drop_meter(vm.meter);
-            words.extend((vm.meter != 0).then_some((u64::from(vm.id) << WORD_METER_SHIFT, false)));
+            words.extend((vm.meter != LineNo(0)).then_some((u64::from(vm.id) << WORD_METER_SHIFT, false)));
             self.pending.vms.push(vm.id);
         }
         if t.is_new {
@@ -92,10 +92,10 @@ impl Writer {
         }
         for set in &t.set {
             if let Some(old) = state.vms.get(&set.mac) {
-                if old.meter != 0 && old.meter != set.vm.meter {
+                if old.meter != LineNo(0) && old.meter != set.vm.meter {
                     let (meter, id) = (old.meter, old.id);
                     self.drop_meter(meter);
-                    words.extend((set.vm.meter == 0).then_some((u64::from(id) << WORD_METER_SHIFT, false)));
+                    words.extend((set.vm.meter == LineNo(0)).then_some((u64::from(id) << WORD_METER_SHIFT, false)));
                 }
                 let nc = old.nc;
                 if nc != set.vm.nc {
@@ -118,21 +118,21 @@ impl Writer {
     }
 
     /// Retires a meter block, if there is one.
-    fn drop_meter(&mut self, line: u32) {
-        if line != 0 {
+    fn drop_meter(&mut self, line: LineNo) {
+        if line != LineNo(0) {
             self.store.retired.push(Block { line, lines: 2 });
         }
     }
 
     /// Takes new settings over, and the meter block that was filled for them; the ident word if there are any.
-    fn take_settings(&mut self, state: &mut TenantState, t: &mut TenantPlan<'_>, meter: Option<u32>) -> Option<u64> {
+    fn take_settings(&mut self, state: &mut TenantState, t: &mut TenantPlan<'_>, meter: Option<LineNo>) -> Option<u64> {
         if let Some(extra) = t.extra.take() {
             state.extra = extra;
         }
         let settings = t.change.settings.as_ref()?;
         state.gateway_mac = settings.gateway_mac;
         state.gateways = settings.gateways.clone();
-        let old = std::mem::replace(&mut state.meter, meter.unwrap_or(0));
+        let old = std::mem::replace(&mut state.meter, meter.unwrap_or_default());
         if old != state.meter {
             self.drop_meter(old);
         }
@@ -156,7 +156,7 @@ impl Writer {
     /// What the table of VPCs shall hold of one.
     fn entry_of(&self, vni: Vni, roots: u64) -> TenantEntry {
         let state = &self.tenants[&vni];
-        let metered = if state.meter != 0 { TENANT_METERED } else { 0 };
+        let metered = if state.meter != LineNo(0) { TENANT_METERED } else { 0 };
         let key = u64::from(vni) << TENANT_VNI_SHIFT
             | TENANT_VALID
             | metered
@@ -289,7 +289,7 @@ impl Writer {
         self.tables.tenants.publish(&self.store.root);
     }
 
-    fn publish_nc(&mut self, addr: IpAddr, id: u32) {
+    fn publish_nc(&mut self, addr: IpAddr, id: NcId) {
         let (line, (words, at)) = (self.nc_line(id), self.nc_word(id));
         let (word, bits) = match addr {
             IpAddr::V4(a) => (NC_VALID | u64::from(a.to_bits()) << 32, u128::from(a.to_bits())),
@@ -322,7 +322,7 @@ impl Writer {
         if self.filtered.remove(&vni) {
             self.store_filtered();
         }
-        self.pending.tenant_ids.push(state.id);
+        self.pending.vpc_ids.push(state.id);
         self.routes -= state.routes_len() as u64;
         self.forest().retire_tree::<u32>(state.top(0));
         self.forest().retire_tree::<u64>(state.top(1));
@@ -332,7 +332,7 @@ impl Writer {
         self.pending.purge.extend(state.gateways.iter().map(|a| (vni, *a)));
         for vm in std::mem::take(&mut state.vms).into_values() {
             self.pending.purge.extend(vm.addresses().map(|a| (vni, a)));
-            if vm.meter != 0 {
+            if vm.meter != LineNo(0) {
                 self.tables.vm_meters.remove_word(&mut self.store, u64::from(vm.id) << WORD_METER_SHIFT);
                 self.drop_meter(vm.meter);
             }

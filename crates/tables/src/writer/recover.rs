@@ -42,10 +42,10 @@ struct Marks {
 
 impl Marks {
     fn take(&mut self, b: Block) -> bool {
-        if b.line == 0 || b.lines == 0 || b.line >= self.limit || b.lines > self.limit - b.line {
+        if b.line == LineNo(0) || b.lines == 0 || b.line.0 >= self.limit || b.lines > self.limit - b.line.0 {
             return false;
         }
-        for l in b.line..b.line + b.lines {
+        for l in b.line.0..b.line.0 + b.lines {
             let (word, bit) = (&mut self.seen[l as usize / 64], 1 << (l % 64));
             if *word & bit != 0 {
                 return false;
@@ -56,8 +56,8 @@ impl Marks {
         true
     }
 
-    fn has(&self, line: u32) -> bool {
-        line < self.limit && self.seen[line as usize / 64] >> (line % 64) & 1 != 0
+    fn has(&self, line: LineNo) -> bool {
+        line.0 < self.limit && self.seen[line.0 as usize / 64] >> (line.0 % 64) & 1 != 0
     }
 }
 
@@ -121,18 +121,19 @@ impl Writer {
         }
         self.tables = fresh;
         let drops = root.get(root!(drops));
-        let mut good = marks.take(Block { line: drops as u32, lines: (drops >> TABLE_REF_BUCKETS_SHIFT) as u32 });
+        let mut good =
+            marks.take(Block { line: LineNo(drops as u32), lines: (drops >> TABLE_REF_BUCKETS_SHIFT) as u32 });
         for chunk in 0..VM_CHUNKS_MAX {
-            let line = root.vm_chunk(chunk).load(Ordering::Relaxed);
-            good &= line == 0 || marks.take(Block { line, lines: VM_CHUNK_LINES });
+            let line = LineNo(root.vm_chunk(chunk).load(Ordering::Relaxed));
+            good &= line == LineNo(0) || marks.take(Block { line, lines: VM_CHUNK_LINES });
         }
         for chunk in 0..NC_CHUNKS_MAX {
-            let line = root.nc_chunk(chunk).load(Ordering::Relaxed);
-            good &= line == 0 || marks.take(Block { line, lines: NC_CHUNK_LINES });
+            let line = LineNo(root.nc_chunk(chunk).load(Ordering::Relaxed));
+            good &= line == LineNo(0) || marks.take(Block { line, lines: NC_CHUNK_LINES });
         }
         for chunk in 0..TENANT_CHUNKS_MAX {
-            let line = root.tenant_chunk(chunk).load(Ordering::Relaxed);
-            good &= line == 0 || marks.take(Block { line, lines: self.tenant_chunk_lines() });
+            let line = LineNo(root.tenant_chunk(chunk).load(Ordering::Relaxed));
+            good &= line == LineNo(0) || marks.take(Block { line, lines: self.tenant_chunk_lines() });
         }
         good.then_some(()).ok_or(AttachError::Corrupt { what: "drop counters or chunks" })
     }
@@ -143,29 +144,29 @@ impl Writer {
         let mut next = 1;
         let chunks = (0..NC_CHUNKS_MAX).filter(|chunk| root.nc_chunk(*chunk).load(Ordering::Relaxed) != 0);
         for id in chunks.flat_map(|chunk| (chunk << NC_CHUNK_SHIFT).max(1)..(chunk + 1) << NC_CHUNK_SHIFT) {
-            let (line, (words, at)) = (self.nc_line(id), self.nc_word(id));
+            let (line, (words, at)) = (self.nc_line(NcId(id)), self.nc_word(NcId(id)));
             let (record, word) = (lines.at(line), lines.at(words).word(at));
             let addr = if word & NC_V6 != 0 {
                 IpAddr::V6(Ipv6Addr::from_bits(u128::from(record.word(1)) << 64 | u128::from(record.word(2))))
             } else {
                 IpAddr::V4(Ipv4Addr::from_bits((word >> 32) as u32))
             };
-            if word & NC_VALID == 0 || self.published_nc(addr) != Some(id) {
+            if word & NC_VALID == 0 || self.published_nc(addr) != Some(NcId(id)) {
                 // Nobody's, or added but not published, or taken out but not yet cleared.
                 lines.at(words).set(at, 0);
                 lines.zero(line, 1);
                 continue;
             }
             next = id + 1;
-            self.set_nc_addr(id, addr);
-            self.ncs.insert(super::nc_key(addr), NcState { id, tenants: 0 });
-            let group = (word >> NC_GROUP_SHIFT) as u32 & ROOT_LINE_MASK;
-            if group != 0 && !marks.has(group) {
+            self.set_nc_addr(NcId(id), addr);
+            self.ncs.insert(super::nc_key(addr), NcState { id: NcId(id), tenants: 0 });
+            let group = LineNo((word >> NC_GROUP_SHIFT) as u32 & ROOT_LINE_MASK);
+            if group != LineNo(0) && !marks.has(group) {
                 let corrupt = || AttachError::Corrupt { what: "a next-hop group" };
                 self.find_group(group, marks).ok_or_else(corrupt)?;
             }
         }
-        let used: FxSet<u32> = self.ncs.values().map(|n| n.id).collect();
+        let used: FxSet<u32> = self.ncs.values().map(|n| n.id.0).collect();
         self.nc_ids = Ids::attach(1, next, |id| used.contains(&id));
         Ok(())
     }
@@ -179,15 +180,15 @@ impl Writer {
         if !self.inline_blocks(&mut |b| marks.take(b)) {
             return Err(AttachError::Corrupt { what: "the trees of servers" });
         }
-        for group in [groups as u32, (groups >> 32) as u32] {
-            if group != 0 && !marks.has(group) {
+        for group in [LineNo(groups as u32), LineNo((groups >> 32) as u32)] {
+            if group != LineNo(0) && !marks.has(group) {
                 self.find_group(group, marks).ok_or(AttachError::Corrupt { what: "a next-hop group" })?;
             }
         }
         Ok(())
     }
 
-    fn find_group(&mut self, group: u32, marks: &mut Marks) -> Option<()> {
+    fn find_group(&mut self, group: LineNo, marks: &mut Marks) -> Option<()> {
         marks.take(Block { line: group, lines: 1 }).then_some(())?;
         let line = self.store.lines.at(group);
         // A group whose shrinking was interrupted holds its last member twice: the watcher sets it again.
@@ -195,26 +196,26 @@ impl Writer {
         for i in 0..line.half(0).min(GROUP_NEXTHOPS_MAX) as usize {
             let id = line.half(1 + i);
             members.push(NexthopId(id));
-            if !marks.has(id) {
-                marks.take(Block { line: id, lines: 1 }).then_some(())?;
-                let hop = self.store.lines.at(id);
+            if !marks.has(LineNo(id)) {
+                marks.take(Block { line: LineNo(id), lines: 1 }).then_some(())?;
+                let hop = self.store.lines.at(LineNo(id));
                 let addr = match (hop.word(3), hop.word(4)) {
                     (0, low) if low >> 32 == 0 => IpAddr::V4(Ipv4Addr::from_bits(low as u32)),
                     (hi, low) => IpAddr::V6(Ipv6Addr::from_bits(u128::from(hi) << 64 | u128::from(low))),
                 };
-                self.underlay.insert_nexthop(hop.half(4), addr, NexthopId(id));
+                self.underlay.insert_nexthop(IfIndex(hop.half(4)), addr, NexthopId(id));
             }
         }
-        self.underlay.insert_group(GroupId(group), members);
+        self.underlay.insert_group(GroupId(group.0), members);
         Some(())
     }
 
     /// The id under which engines find an NC.
-    fn published_nc(&self, addr: IpAddr) -> Option<u32> {
+    fn published_nc(&self, addr: IpAddr) -> Option<NcId> {
         match addr {
             IpAddr::V4(a) => {
                 let word = u64::from(a.to_bits()) << WORD_NC4_SHIFT;
-                self.tables.nc4.find_word(&self.store, word).map(|(_, w)| w as u32)
+                self.tables.nc4.find_word(&self.store, word).map(|(_, w)| NcId(w as u32))
             }
             IpAddr::V6(a) => {
                 let valid = |s: u64| s & KEY_VALID != 0;
@@ -231,14 +232,14 @@ impl Writer {
         let mut used: FxSet<u32> = FxSet::default();
         for (place, key) in places {
             let vni = Vni((key >> TENANT_VNI_SHIFT) as u32);
-            let id = (key >> TENANT_ID_SHIFT) as u32 & (TENANTS_MAX - 1);
+            let id = VpcId((key >> TENANT_ID_SHIFT) as u32 & (TENANTS_MAX - 1));
             // One that was taken out, or the twin of one whose MAC address was being changed.
             if key & TENANT_VALID == 0 || self.tenants.get(&vni).is_some_and(|t| t.id == id) {
                 repairs.tenants.push(place);
                 continue;
             }
-            let chunk = self.store.root.tenant_chunk(id >> TENANT_CHUNK_SHIFT).load(Ordering::Relaxed);
-            if id == 0 || chunk == 0 || !used.insert(id) || self.tenants.contains_key(&vni) {
+            let chunk = self.store.root.tenant_chunk(id.0 >> TENANT_CHUNK_SHIFT).load(Ordering::Relaxed);
+            if id.0 == 0 || chunk == 0 || !used.insert(id.0) || self.tenants.contains_key(&vni) {
                 return Err(AttachError::Corrupt { what: "a VPC's id" });
             }
             let (entry, record) = (self.tables.tenants.tenant_at(&lines, place), lines.at(self.tenant_line(id)));
@@ -251,11 +252,11 @@ impl Writer {
                 id,
                 roots: entry.roots,
                 gateway_mac: (key & 0xffff) << 32 | u64::from(entry.mac),
-                meter: if key & TENANT_METERED != 0 { record.half(7) } else { 0 },
+                meter: if key & TENANT_METERED != 0 { LineNo(record.half(7)) } else { LineNo(0) },
                 commits: record.word(6),
                 ..Default::default()
             };
-            if state.meter != 0 && !marks.take(Block { line: state.meter, lines: 2 }) {
+            if state.meter != LineNo(0) && !marks.take(Block { line: state.meter, lines: 2 }) {
                 return Err(AttachError::Corrupt { what: "a meter block" });
             }
             self.find_trees(&mut state, marks)?;
@@ -265,11 +266,11 @@ impl Writer {
             self.tenants.insert(vni, Box::new(state));
         }
         let groups = self.store.root.get(root!(tenant_groups)) as u32;
-        self.tenant_ids = CellIds::attach(CellKind::TENANTS, groups, &used);
+        self.vpc_ids = CellIds::attach(CellKind::TENANTS, groups, &used);
         for chunk in 0..TENANT_CHUNKS_MAX {
             if self.store.root.tenant_chunk(chunk).load(Ordering::Relaxed) != 0 {
                 let ids = chunk << TENANT_CHUNK_SHIFT..(chunk + 1) << TENANT_CHUNK_SHIFT;
-                ids.filter(|id| !used.contains(id)).for_each(|id| self.zero_tenant(id));
+                ids.filter(|id| !used.contains(id)).for_each(|id| self.zero_tenant(VpcId(id)));
             }
         }
         Ok(())
@@ -333,8 +334,8 @@ impl Writer {
                 state.gateways.push(addr);
                 continue;
             }
-            repairs.used_vms.insert(slot.value.vm);
-            more.entry((vni, slot.value.mac)).or_insert((slot.value.vm, slot.value.nc, Vec::new())).2.push(addr);
+            repairs.used_vms.insert(slot.value.vm.0);
+            more.entry((vni, slot.value.mac)).or_insert((slot.value.vm.0, slot.value.nc.0, Vec::new())).2.push(addr);
         }
         for ((vni, mac), (id, nc, mut addresses)) in more {
             addresses.sort_unstable();
@@ -342,14 +343,14 @@ impl Writer {
             let Some(state) = self.tenants.get_mut(&vni) else {
                 continue;
             };
-            state.count_vm(nc, 1);
-            state.vms.insert(mac, Vm { id, nc, v4, meter: 0, more });
+            state.count_vm(NcId(nc), 1);
+            state.vms.insert(mac, Vm { id: VmId(id), nc: NcId(nc), v4, meter: LineNo(0), more });
             self.vms += 1;
         }
         for state in self.tenants.values_mut() {
             // The first of each family is the one in the block.
-            let chunk = self.store.root.tenant_chunk(state.id >> TENANT_CHUNK_SHIFT).load(Ordering::Relaxed);
-            let block = self.store.lines.at(chunk + (state.id & ((1 << TENANT_CHUNK_SHIFT) - 1)));
+            let chunk = self.store.root.tenant_chunk(state.id.0 >> TENANT_CHUNK_SHIFT).load(Ordering::Relaxed);
+            let block = self.store.lines.at(LineNo(chunk + (state.id.0 & ((1 << TENANT_CHUNK_SHIFT) - 1))));
             let first4 = IpAddr::V4(Ipv4Addr::from_bits(block.half(6)));
             let first6 = IpAddr::V6(Ipv6Addr::from_bits(u128::from(block.word(4)) << 64 | u128::from(block.word(5))));
             state.gateways.sort_unstable_by_key(|a| (*a != first4 && *a != first6, *a));
@@ -359,9 +360,9 @@ impl Writer {
     fn find_meters(&mut self, marks: &mut Marks, repairs: &mut Repairs) -> Result<(), AttachError> {
         let mut words = Vec::new();
         self.tables.vm_meters.for_each(&self.store.lines, |_, word| words.push(word));
-        let mut meters: FxMap<u32, u32> = FxMap::default();
+        let mut meters: FxMap<u32, LineNo> = FxMap::default();
         for word in words {
-            let (vm, line) = ((word >> WORD_METER_SHIFT) as u32, word as u32);
+            let (vm, line) = ((word >> WORD_METER_SHIFT) as u32, LineNo(word as u32));
             if !repairs.used_vms.contains(&vm) {
                 repairs.words.push((b'm', word));
                 continue;
@@ -373,7 +374,7 @@ impl Writer {
         }
         if !meters.is_empty() {
             for state in self.tenants.values_mut() {
-                state.vms.each_value_mut(|vm| vm.meter = meters.get(&vm.id).copied().unwrap_or(0));
+                state.vms.each_value_mut(|vm| vm.meter = meters.get(&vm.id.0).copied().unwrap_or_default());
             }
         }
         Ok(())
@@ -390,14 +391,14 @@ impl Writer {
                 self.ncs.get(&super::nc_key(addr)).map(|n| n.id)
             } else {
                 let id = (word >> 8) as u32;
-                self.ncs.get(&super::nc_key(self.nc_addr(id))).map(|n| n.id).filter(|n| *n == id)
+                self.ncs.get(&super::nc_key(self.nc_addr(NcId(id)))).map(|n| n.id).filter(|n| *n == NcId(id))
             };
             match (self.tenants.get_mut(&vni), nc) {
                 (Some(state), Some(nc)) => {
                     if !state.may_send(nc) {
                         state.extra.push(nc);
                     }
-                    let addr = self.nc_addrs[nc as usize];
+                    let addr = self.nc_addrs[nc.0 as usize];
                     if let Some(n) = self.ncs.get_mut(&super::nc_key(addr)) {
                         n.tenants += 1;
                     }
@@ -439,7 +440,7 @@ impl Writer {
         for chunk in 0..VM_CHUNKS_MAX {
             if self.store.root.vm_chunk(chunk).load(Ordering::Relaxed) != 0 {
                 let ids = chunk << VM_CHUNK_SHIFT..(chunk + 1) << VM_CHUNK_SHIFT;
-                ids.filter(|id| !repairs.used_vms.contains(id)).for_each(|id| self.zero_vm_cell(id));
+                ids.filter(|id| !repairs.used_vms.contains(id)).for_each(|id| self.zero_vm_cell(VmId(id)));
             }
         }
     }

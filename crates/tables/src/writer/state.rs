@@ -250,7 +250,7 @@ impl CellIds {
 /// An NC.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct NcState {
-    pub id: u32,
+    pub id: NcId,
     /// VPCs that list it or have VMs on it.
     pub tenants: u32,
 }
@@ -258,12 +258,12 @@ pub(crate) struct NcState {
 /// A VM.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Vm {
-    pub id: u32,
-    pub nc: u32,
+    pub id: VmId,
+    pub nc: NcId,
     /// First IPv4 address, 0 if none.
     pub v4: u32,
     /// Line of its meter block, 0 if none.
-    pub meter: u32,
+    pub meter: LineNo,
     /// All other addresses.
     pub more: Option<Box<[IpAddr]>>,
 }
@@ -292,13 +292,13 @@ impl Vm {
 #[derive(Debug, Default)]
 #[cfg_attr(test, derive(Clone, PartialEq))]
 pub(crate) struct TenantState {
-    /// Tenant id: where its record and its counters are.
-    pub id: u32,
+    /// VPC id: where its record and its counters are.
+    pub id: VpcId,
     /// The roots word as published.
     pub roots: u64,
     pub gateway_mac: u64,
     pub gateways: Vec<IpAddr>,
-    pub meter: u32,
+    pub meter: LineNo,
     pub commits: u64,
     /// The prefixes below are what the trees hold; false after an attach, until the whole set is given again.
     pub routes_known: bool,
@@ -313,9 +313,9 @@ pub(crate) struct TenantState {
     /// VMs by MAC.
     pub vms: SmallMap<u64, Vm>,
     /// VMs on each NC id, sorted by id.
-    pub members: Vec<(u32, u32)>,
+    pub members: Vec<(NcId, u32)>,
     /// NC ids that may send beside those.
-    pub extra: Vec<u32>,
+    pub extra: Vec<NcId>,
 }
 
 impl TenantState {
@@ -332,12 +332,12 @@ impl TenantState {
     }
 
     /// NC ids that may send: those of its VMs and the extra ones.
-    pub(crate) fn may_send(&self, nc: u32) -> bool {
+    pub(crate) fn may_send(&self, nc: NcId) -> bool {
         self.members.binary_search_by_key(&nc, |m| m.0).is_ok() || self.extra.contains(&nc)
     }
 
     /// Changes the number of VMs on an NC.
-    pub(crate) fn count_vm(&mut self, nc: u32, by: i32) {
+    pub(crate) fn count_vm(&mut self, nc: NcId, by: i32) {
         match self.members.binary_search_by_key(&nc, |m| m.0) {
             Ok(at) => {
                 self.members[at].1 = self.members[at].1.saturating_add_signed(by);
@@ -629,7 +629,7 @@ mod tests {
 
     #[test]
     fn vms_are_counted_by_their_nc() {
-        let mut t = TenantState { extra: vec![9], ..Default::default() };
+        let mut t = TenantState { extra: vec![NcId(9)], ..Default::default() };
         for (nc, by, want) in [
             (5, 1, &[(5, 1)][..]),
             (3, 2, &[(3, 2), (5, 1)]),
@@ -638,12 +638,12 @@ mod tests {
             (3, -1, &[(5, 2)]),
             (7, -1, &[(5, 2), (7, 0)]),
         ] {
-            t.count_vm(nc, by);
-            assert_eq!(t.members, want);
+            t.count_vm(NcId(nc), by);
+            assert_eq!(t.members.iter().map(|(nc, vms)| (nc.0, *vms)).collect::<Vec<_>>(), want);
         }
-        assert_eq!([3, 5, 7, 9, 4].map(|nc| t.may_send(nc)), [false, true, true, true, false]);
+        assert_eq!([3, 5, 7, 9, 4].map(|nc| t.may_send(NcId(nc))), [false, true, true, true, false]);
         t.roots = (5 << 26 | 77) | (3 << 26 | 1 << 30 | 99) << 32;
-        assert_eq!((t.top(0), t.top(1)), (Top { line: 77, levels: 5 }, Top { line: 99, levels: 3 }));
+        assert_eq!((t.top(0), t.top(1)), (Top { line: LineNo(77), levels: 5 }, Top { line: LineNo(99), levels: 3 }));
         assert_eq!((t.simple(0), t.simple(1)), (false, true));
         t.routes4.insert((0, 0), 1);
         t.routes6.insert((0, 0), 1);
@@ -664,7 +664,7 @@ mod tests {
             let split = Vm::split(all.iter().copied());
             assert_eq!((split.0, split.1.as_deref().unwrap_or_default()), (v4, &more[..]));
             assert_eq!(split.1.is_some(), !more.is_empty());
-            let vm = Vm { id: 1, nc: 1, v4, meter: 0, more: split.1 };
+            let vm = Vm { id: VmId(1), nc: NcId(1), v4, meter: LineNo(0), more: split.1 };
             let back: Vec<IpAddr> = vm.addresses().collect();
             assert_eq!(back.len(), all.len());
             assert!(all.iter().all(|a| back.contains(a)) && (v4 == 0 || back[0].is_ipv4()));

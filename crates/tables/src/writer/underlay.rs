@@ -23,7 +23,7 @@ pub struct NexthopSpec {
     /// Address of the neighbour.
     pub addr: IpAddr,
     /// Egress interface.
-    pub ifindex: u32,
+    pub ifindex: IfIndex,
     /// MAC address of the neighbour; None while it is unresolved or the link is down.
     pub dmac: Option<u64>,
     /// MAC address of the port.
@@ -35,15 +35,15 @@ pub struct NexthopSpec {
 #[derive(Default)]
 pub(super) struct UnderlayState {
     /// The neighbour of each next hop. Several may name the same one, with different MTUs.
-    nexthops: FxMap<NexthopId, (u32, IpAddr)>,
+    nexthops: FxMap<NexthopId, (IfIndex, IpAddr)>,
     /// The first next hop of each neighbour.
-    by_neighbour: FxMap<(u32, IpAddr), NexthopId>,
+    by_neighbour: FxMap<(IfIndex, IpAddr), NexthopId>,
     /// Members of each group.
     groups: FxMap<GroupId, Vec<NexthopId>>,
 }
 
 impl UnderlayState {
-    pub(super) fn insert_nexthop(&mut self, ifindex: u32, addr: IpAddr, id: NexthopId) {
+    pub(super) fn insert_nexthop(&mut self, ifindex: IfIndex, addr: IpAddr, id: NexthopId) {
         self.nexthops.insert(id, (ifindex, addr));
         self.by_neighbour.entry((ifindex, addr)).or_insert(id);
     }
@@ -68,7 +68,7 @@ impl Writer {
         let smac_mtu = spec.smac & MAC_MASK | u64::from(spec.mtu) << 48;
         let neighbour = (spec.ifindex, spec.addr);
         if let Some(id) = id.filter(|id| self.underlay.nexthops.get(id) == Some(&neighbour)) {
-            let line = self.store.lines.at(id.0);
+            let line = self.store.lines.at(LineNo(id.0));
             // Not ready first, ready last: a reader must not send with half of a change.
             if dmac & NEXTHOP_READY == 0 {
                 line.set(0, dmac);
@@ -83,8 +83,8 @@ impl Writer {
             IpAddr::V6(a) => super::halves(a.to_bits()),
         };
         self.store.lines.fill(line, &[dmac, smac_mtu, u64::from(spec.ifindex), hi, lo, 0, 0, 0]);
-        self.underlay.insert_nexthop(spec.ifindex, spec.addr, NexthopId(line));
-        Ok(NexthopId(line))
+        self.underlay.insert_nexthop(spec.ifindex, spec.addr, NexthopId(line.0));
+        Ok(NexthopId(line.0))
     }
 
     /// Removes a next hop that no group contains any more; its line is free after a grace period. False if some group
@@ -102,15 +102,15 @@ impl Writer {
                 self.underlay.by_neighbour.insert(neighbour, *other);
             }
         }
-        self.store.lines.at(id.0).set(0, 0);
-        self.pending.blocks.push(Block { line: id.0, lines: 1 });
+        self.store.lines.at(LineNo(id.0)).set(0, 0);
+        self.pending.blocks.push(Block { line: LineNo(id.0), lines: 1 });
         true
     }
 
     /// Every next hop.
     pub fn nexthops(&self) -> Vec<(NexthopId, NexthopSpec)> {
-        let spec = |id: &NexthopId, (ifindex, addr): &(u32, IpAddr)| {
-            let line = self.store.lines.at(id.0);
+        let spec = |id: &NexthopId, (ifindex, addr): &(IfIndex, IpAddr)| {
+            let line = self.store.lines.at(LineNo(id.0));
             let dmac = line.word(0);
             let ready = dmac & NEXTHOP_READY != 0;
             NexthopSpec {
@@ -137,7 +137,7 @@ impl Writer {
             None => {
                 let line = self.store.arena.alloc(1)?;
                 self.store.lines.zero(line, 1);
-                let id = GroupId(line);
+                let id = GroupId(line.0);
                 self.underlay.groups.insert(id, Vec::new());
                 id
             }
@@ -148,7 +148,7 @@ impl Writer {
 
     /// Changes the members of a group in place.
     fn store_members(&mut self, id: GroupId, wanted: Vec<NexthopId>) {
-        let line = self.store.lines.at(id.0);
+        let line = self.store.lines.at(LineNo(id.0));
         let mut now = self.underlay.groups.remove(&id).unwrap_or_default();
         // What is wanted and not there yet; of what is there, which places stay.
         let mut fresh = wanted;
@@ -196,7 +196,7 @@ impl Writer {
         if used || self.internet_uses(id) || self.underlay.groups.remove(&id).is_none() {
             return false;
         }
-        self.pending.blocks.push(Block { line: id.0, lines: 1 });
+        self.pending.blocks.push(Block { line: LineNo(id.0), lines: 1 });
         true
     }
 
@@ -221,14 +221,14 @@ impl Writer {
     }
 
     /// Line of the group that leads to an NC, 0 if none does.
-    fn nc_group(&self, id: u32) -> u32 {
+    fn nc_group(&self, id: NcId) -> u32 {
         let (line, at) = self.nc_word(id);
         (self.store.lines.at(line).word(at) >> NC_GROUP_SHIFT) as u32 & ROOT_LINE_MASK
     }
 
     /// Every NC, its id and the group that leads to it.
-    pub fn ncs(&self) -> Vec<(IpAddr, u32, Option<GroupId>)> {
-        let group = |id: u32| Some(self.nc_group(id)).filter(|g| *g != 0).map(GroupId);
+    pub fn ncs(&self) -> Vec<(IpAddr, NcId, Option<GroupId>)> {
+        let group = |id: NcId| Some(self.nc_group(id)).filter(|g| *g != 0).map(GroupId);
         let mut all: Vec<_> = self.ncs.values().map(|nc| (self.nc_addr(nc.id), nc.id, group(nc.id))).collect();
         all.sort_unstable_by_key(|(a, _, _)| *a);
         all

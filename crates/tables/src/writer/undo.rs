@@ -34,7 +34,7 @@ pub(super) struct Filled {
     pub before: Before,
     pub trees: [NewTree; 2],
     /// Meter block by its new settings, 0 = none; None if it gets no settings.
-    pub meter: Option<u32>,
+    pub meter: Option<LineNo>,
 }
 
 /// What fill changes of a VPC's state, as it was.
@@ -103,14 +103,14 @@ impl Chunk {
 impl Writer {
     /// Ids that are taken from now on can be taken back.
     pub(super) fn begin_ids(&mut self) {
-        self.tenant_ids.begin();
+        self.vpc_ids.begin();
         self.vm_ids.begin();
         self.nc_ids.begin();
     }
 
     /// Takes back the ids of a commit that was refused.
     pub(super) fn take_back_ids(&mut self) {
-        self.tenant_ids.take_back();
+        self.vpc_ids.take_back();
         self.vm_ids.take_back();
         self.nc_ids.take_back();
     }
@@ -253,14 +253,14 @@ impl Writer {
             [(root.vm_chunk(0), super::apply::VM_CHUNK_LINES), (root.tenant_chunk(0), self.tenant_chunk_lines())]
         {
             let first = first.load(Ordering::Relaxed);
-            chunks.extend((first..first + n).filter(|_| first != 0).map(|l| lines.at(l).snapshot()));
+            chunks.extend((first..first + n).filter(|_| first != 0).map(|l| lines.at(LineNo(l)).snapshot()));
         }
         Snapshot {
             tenants: self.tenants.iter().map(|(vni, t)| (*vni, (**t).clone())).collect(),
             peers: self.peer_refs.clone().into_iter().collect(),
             filtered: self.filtered.iter().copied().collect(),
             ncs: self.ncs.clone().into_iter().collect(),
-            ids: [self.tenant_ids.content(), self.vm_ids.content()],
+            ids: [self.vpc_ids.content(), self.vm_ids.content()],
             nc_ids: self.nc_ids.content(),
             counts: [self.routes, self.vms, self.commits, u64::from(self.store.arena.used())],
             pending: self.pending.clone(),

@@ -7,10 +7,10 @@
 
 pub mod talk;
 
-use abi::{DropReason, PuntMeta, PuntReason, Stats, PUNT_MAGIC};
+use abi::{DropReason, IfIndex, PuntMeta, PuntReason, Stats, PUNT_MAGIC};
+use conntrack_compact::Shared;
 use gateway::{Connections, Gateway};
 use nix::sched::{sched_getcpu, sched_setaffinity, unshare, CloneFlags, CpuSet};
-use states::Shared;
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::process::Command;
@@ -111,7 +111,7 @@ impl XdpRunner {
     /// Whether the kernel can split the frame of a test run (Linux 6.18); if not, that part of the test is skipped.
     #[track_caller]
     pub fn can_split(&self) -> bool {
-        let options = RunOptions { repeat: 1, ifindex: 1, linear: 14, ..RunOptions::default() };
+        let options = RunOptions { repeat: 1, ifindex: IfIndex(1), linear: 14, ..RunOptions::default() };
         let can = run_program(self.engine.program(), &[0; 60], &mut [0; 256], options).is_ok();
         if !can {
             skip::test(
@@ -134,17 +134,18 @@ impl XdpRunner {
             ip(&[&["link", "add", &name, "index", &ifindex.to_string()], &ends[..]].concat());
         }
         if listener {
-            let socket = self.engine.prepare_test(ifindex).map_err(|e| e.to_string())?;
+            let socket = self.engine.prepare_test(IfIndex(ifindex)).map_err(|e| e.to_string())?;
             self.sockets.push(socket);
         } else {
-            self.engine.add_port(ifindex).map_err(|e| e.to_string())?;
+            self.engine.add_port(IfIndex(ifindex)).map_err(|e| e.to_string())?;
         }
         Ok(())
     }
 
-    /// Packets that the flow cache sent on so far.
-    pub fn flow_hits(&self) -> u64 {
-        self.engine.stats_total().flow_hits
+    /// Packets that the flow cache sent on so far, and packets of which it has noted something.
+    pub fn flow_counts(&self) -> (u64, u64) {
+        let stats = self.tables().stats(self.cpu).read();
+        (stats.flow_hits, stats.flow_fills)
     }
 
     /// Its sessions and state table, once started.
@@ -164,7 +165,7 @@ impl XdpRunner {
     pub fn fast(&mut self, frame: &[u8], port: u32) -> Result<(Fast, Option<PuntMeta>), String> {
         let cpu = self.cpu;
         let before = self.tables().stats(cpu).read();
-        let options = RunOptions { repeat: 1, ifindex: port, linear: self.linear, ..RunOptions::default() };
+        let options = RunOptions { repeat: 1, ifindex: IfIndex(port), linear: self.linear, ..RunOptions::default() };
         let (code, _, len) = run_program(self.engine.program(), frame, &mut self.out, options)
             .map_err(|e| format!("{e} (frame of {} bytes)", frame.len()))?;
         let after = self.tables().stats(cpu).read();

@@ -2,8 +2,8 @@
 //! Random connections that talk, between VMs behind tunnels or over inline pairs in front of servers: what engines with state tables are compared by.
 
 use abi::Vni;
-use session::PairKey;
-use states::{Key, MigrationOptions, Shared, Spec, TableKind};
+use conntrack::PairKey;
+use conntrack_compact::{Key, MigrationOptions, Shared, Spec, TableKind};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;

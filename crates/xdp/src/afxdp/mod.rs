@@ -14,7 +14,7 @@ mod ring;
 use crate::run::read_meta;
 use crate::sys::Mapping;
 use crate::XdpError;
-use abi::{PuntMeta, FRAME_BYTES_MAX};
+use abi::{IfIndex, PuntMeta, FRAME_BYTES_MAX};
 use ring::Ring;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -47,7 +47,7 @@ pub enum CopyMode {
 #[derive(Clone, Copy, Debug)]
 pub struct AfXdpOptions {
     /// Interface.
-    pub ifindex: u32,
+    pub ifindex: IfIndex,
     /// Receive and transmit queue.
     pub queue: u32,
     /// Entries of each ring, a power of two; the umem has twice as many frames.
@@ -58,7 +58,7 @@ pub struct AfXdpOptions {
 
 impl AfXdpOptions {
     /// A queue with rings of 2048 entries.
-    pub fn new(ifindex: u32, queue: u32) -> AfXdpOptions {
+    pub fn new(ifindex: IfIndex, queue: u32) -> AfXdpOptions {
         AfXdpOptions { ifindex, queue, entries: 2048, copy: CopyMode::Auto }
     }
 }
@@ -215,7 +215,7 @@ impl AfXdpSocket {
         let address = libc::sockaddr_xdp {
             sxdp_family: libc::AF_XDP as u16,
             sxdp_flags: flags,
-            sxdp_ifindex: self.options.ifindex,
+            sxdp_ifindex: self.options.ifindex.0,
             sxdp_queue_id: self.options.queue,
             sxdp_shared_umem_fd: 0,
         };
@@ -230,7 +230,7 @@ impl AfXdpSocket {
     }
 
     /// Interface and queue.
-    pub fn port(&self) -> (u32, u32) {
+    pub fn port(&self) -> (IfIndex, u32) {
         (self.options.ifindex, self.options.queue)
     }
 

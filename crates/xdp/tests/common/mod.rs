@@ -168,8 +168,8 @@ pub fn packet(src_nc: u32, vni: Vni, dst: u32, bytes: usize) -> Vec<u8> {
 }
 
 /// Makes `ifindex` the egress port of the only next hop.
-pub fn egress(memory: &BpfMemory, ifindex: u32) {
-    set(memory, 117, 2, ifindex as u64);
+pub fn egress(memory: &BpfMemory, ifindex: IfIndex) {
+    set(memory, 117, 2, ifindex.into());
 }
 
 /// MTU of the only next hop.

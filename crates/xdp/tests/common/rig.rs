@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A network namespace of the test's own thread with a veth pair, packet sockets on it, and a BPF file system.
 
+use abi::IfIndex;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
@@ -31,7 +32,7 @@ pub fn ip(arguments: &str) {
 }
 
 /// A veth pair, both ends up; the names are those of the two ends. Returns their interface indexes.
-pub fn veth(a: &str, b: &str, mtu: u32) -> (u32, u32) {
+pub fn veth(a: &str, b: &str, mtu: u32) -> (IfIndex, IfIndex) {
     ip(&format!("link add {a} mtu {mtu} numrxqueues 1 numtxqueues 1 type veth peer name {b} mtu {mtu} numrxqueues 1 numtxqueues 1"));
     for name in [a, b] {
         let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1");
@@ -43,17 +44,17 @@ pub fn veth(a: &str, b: &str, mtu: u32) -> (u32, u32) {
     (index(a), index(b))
 }
 
-pub fn index(name: &str) -> u32 {
+pub fn index(name: &str) -> IfIndex {
     let name = std::ffi::CString::new(name).unwrap();
     // SAFETY: a valid C string.
-    unsafe { libc::if_nametoindex(name.as_ptr()) }
+    IfIndex(unsafe { libc::if_nametoindex(name.as_ptr()) })
 }
 
 /// A raw packet socket on an interface.
 pub struct Wire(OwnedFd);
 
 impl Wire {
-    pub fn open(ifindex: u32) -> Wire {
+    pub fn open(ifindex: IfIndex) -> Wire {
         // SAFETY: no pointers; the descriptor is new.
         let fd = unsafe {
             let fd = libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0);
@@ -66,7 +67,7 @@ impl Wire {
             let mut address: libc::sockaddr_ll = std::mem::zeroed();
             address.sll_family = libc::AF_PACKET as u16;
             address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
-            address.sll_ifindex = ifindex as i32;
+            address.sll_ifindex = ifindex.0 as i32;
             let size_of = |n: usize| n as libc::socklen_t;
             libc::setsockopt(
                 fd.as_raw_fd(),

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The flow caches of the program, a CPU each: their size, their memory, and how their counts are gathered.
+//!
+//! They belong to a loaded program and go with it. A program that another process replaces has lines that have not told their counts: so the
+//! program `tunny_gather` of each that has pins is pinned beside them, and the next process runs it before it takes over ids of VMs and VPCs,
+//! and once more when no packet is in the old program any more.
+
+use crate::engine::{find_map, load_error};
+use crate::{sys, XdpError};
+use abi::{FLOW_CHUNK_BYTES, FLOW_CHUNK_LINES};
+use libbpf_rs::OpenObject;
+use nix::sched::{sched_setaffinity, CpuSet};
+use nix::unistd::Pid;
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+const CACHE: &str = "tunny_flow_cache";
+const GATHER: &str = "tunny_gather";
+/// Pins of programs that gather: this, the chunks of each CPU, and a number of the program.
+const PIN: &str = "gather-";
+
+/// Flow caches whose counts can be gathered.
+pub(crate) struct FlowCache {
+    program: OwnedFd,
+    chunks: u32,
+    /// Where the program is pinned.
+    pin: Option<PathBuf>,
+}
+
+fn cpus() -> Result<u32, XdpError> {
+    libbpf_rs::num_possible_cpus().map(|n| n as u32).map_err(|e| load_error(&e))
+}
+
+/// Sizes the caches of an object that is not loaded yet, and gives them a salt. Returns the chunks of each CPU.
+pub(crate) fn size(open: &mut OpenObject, lines: u32) -> Result<u32, XdpError> {
+    let (cpus, chunks) = (cpus()?, lines.div_ceil(FLOW_CHUNK_LINES));
+    let total = chunks.checked_mul(cpus).ok_or(XdpError::FlowCache { lines, cpus })?;
+    let missing = || XdpError::Missing { kind: "constant", name: "tunny_flow" };
+    let mut map = open.maps_mut().find(|m| m.name().to_string_lossy().ends_with(".rodata.flow")).ok_or_else(missing)?;
+    let value = map.initial_value_mut().and_then(|v| v.get_mut(..16)).ok_or_else(missing)?;
+    value[..4].copy_from_slice(&chunks.to_ne_bytes());
+    value[4..8].copy_from_slice(&cpus.to_ne_bytes());
+    value[8..].copy_from_slice(&rand::random::<u64>().to_ne_bytes());
+    let cache = open.maps_mut().find(|m| m.name() == CACHE);
+    let mut cache = cache.ok_or(XdpError::Missing { kind: "map", name: CACHE })?;
+    cache.set_max_entries(total.max(1)).map_err(|e| load_error(&e))?;
+    Ok(chunks)
+}
+
+/// Makes the caches of a loaded object. `pins`: of this layout; programs before that left counts there tell them.
+pub(crate) fn make(
+    object: &libbpf_rs::Object,
+    chunks: u32,
+    pins: Option<&Path>,
+) -> Result<Option<FlowCache>, XdpError> {
+    pins.into_iter().for_each(gather_pinned);
+    if chunks == 0 {
+        return Ok(None);
+    }
+    const BATCH: u32 = 512;
+    let cache = find_map(object, CACHE)?;
+    let total = chunks * cpus()?;
+    for first in (0..total).step_by(BATCH as usize) {
+        let keys: Vec<u32> = (first..(first + BATCH).min(total)).collect();
+        let made: Result<Vec<OwnedFd>, _> =
+            keys.iter().map(|_| sys::create_plain_array("tunny_flows", FLOW_CHUNK_BYTES, 1)).collect();
+        let made = made.map_err(XdpError::call("Making the flow cache"))?;
+        let values: Vec<u32> = made.iter().map(|fd| fd.as_raw_fd() as u32).collect();
+        sys::update_batch(cache, &keys, &values).map_err(XdpError::call("Making the flow cache"))?;
+    }
+    let program = object.progs().find(|p| p.name() == GATHER);
+    let program = program.ok_or(XdpError::Missing { kind: "program", name: GATHER })?;
+    let program = program.as_fd().try_clone_to_owned().map_err(XdpError::call("Keeping a BPF program"))?;
+    let pin = pins.map(|dir| dir.join(format!("{PIN}{chunks}-{:016x}", rand::random::<u64>())));
+    if let Some(path) = &pin {
+        sys::pin(program.as_fd(), path).map_err(XdpError::call(format!("Pinning {}", path.display())))?;
+    }
+    Ok(Some(FlowCache { program, chunks, pin }))
+}
+
+/// Has the caches of all programs that are pinned in a layout's folder tell their counts.
+pub(crate) fn gather_pinned(dir: &Path) {
+    pinned(dir).iter().for_each(FlowCache::gather);
+}
+
+/// Caches of programs that are pinned in a layout's folder.
+fn pinned(dir: &Path) -> Vec<FlowCache> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path());
+    let cache = |path: PathBuf| {
+        let chunks = path.file_name()?.to_str()?.strip_prefix(PIN)?.split('-').next()?.parse().ok()?;
+        Some(FlowCache { program: sys::open_pin(&path).ok()?, chunks, pin: Some(path) })
+    };
+    entries.filter_map(cache).collect()
+}
+
+impl FlowCache {
+    /// Has all lines tell their counts: each CPU's on that CPU, all CPUs side by side. A CPU on which no thread may run keeps its counts for
+    /// later.
+    pub(crate) fn gather(&self) {
+        let Ok(cpus) = cpus() else { return };
+        std::thread::scope(|scope| {
+            for cpu in 0..cpus {
+                scope.spawn(move || self.gather_on(cpu));
+            }
+        });
+    }
+
+    fn gather_on(&self, cpu: u32) {
+        let mut only = CpuSet::new();
+        if only.set(cpu as usize).and_then(|()| sched_setaffinity(Pid::from_raw(0), &only)).is_err() {
+            return;
+        }
+        let (mut frame, mut out) = ([0; 64], [0; 64]);
+        for chunk in 0..self.chunks {
+            frame[..4].copy_from_slice(&chunk.to_ne_bytes());
+            let how = sys::How { repeat: 1, ..Default::default() };
+            let _ = sys::run(self.program.as_fd(), &frame, &mut out, how);
+        }
+    }
+}
+
+/// When all ports run the program of `own` and nobody is in another: the others tell what they have, and go.
+pub(crate) fn retire_others(dir: &Path, own: Option<&FlowCache>) {
+    for cache in pinned(dir).into_iter().filter(|cache| own.is_none_or(|own| own.pin != cache.pin)) {
+        cache.gather();
+        let _ = cache.pin.map(fs::remove_file);
+    }
+}
