@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
  * The flow cache in front of the stages: sends a packet on as the stages did with the one of its flow before, as long as nothing changed that
- * they look at. It knows one shape alone: IPv4 in VXLAN in IPv4, no options, no fragment, no outer UDP checksum, one buffer. Whatever differs
+ * they look at. It knows one shape alone: IPv4 in VXLAN in IPv4, no options, no fragment, one buffer. Whatever differs
  * goes through the stages, which say what is wrong with it. docs/design/flow-cache.md
  *
  * It is straight: 64-byte lines hold what is written as it is written, and a CPU that has it in few instructions begins with the next packet
@@ -58,7 +58,6 @@ static __always_inline int plain_shape(const struct tunny_root *root, const void
 	odd |= *(__u8 *)(p + OUTER_IP + 9) ^ IPPROTO_UDP;
 	odd |= load_be32(p + OUTER_IP + 16) ^ root->vtep4;
 	odd |= load_be16(p + OUTER_UDP + 2) ^ port;
-	odd |= load16(p + OUTER_UDP + 6);
 	odd |= ~*(__u8 *)(p + OUTER_UDP + UDP_BYTES) & 8;
 	odd |= (*(__u8 *)(p + INNER_ETH) | *(__u8 *)(p + INNER_ETH + 6)) & 1;
 	/* A congestion mark outside may be for the packet inside. */
@@ -66,6 +65,16 @@ static __always_inline int plain_shape(const struct tunny_root *root, const void
 	if (odd || total + ETH_BYTES > bytes || udp + IPV4_BYTES > total || inner + INNER_IP - OUTER_UDP > udp || inner < IPV4_BYTES + 8)
 		return 0;
 	return ipv4_checks(p + OUTER_IP) && ipv4_checks(p + INNER_IP) && *(__u8 *)(p + INNER_IP + 8) > 1;
+}
+
+/* Is the outer UDP checksum right, if there is one? */
+static __always_inline int udp_checks(struct xdp_md *ctx, const void *p)
+{
+	__u32 udp = load_be16(p + OUTER_UDP + 4);
+	__u64 pseudo = (__u64)load32(p + OUTER_IP + 12) + load32(p + OUTER_IP + 16);
+
+	return !load16(p + OUTER_UDP + 6) ||
+	       tunny_sum(ctx, OUTER_UDP, udp, pseudo + __builtin_bswap16(udp) + NET16(IPPROTO_UDP)) == 0xffff;
 }
 
 /* Writes the headers of a packet of the one shape that goes on as a line says. */
@@ -88,6 +97,7 @@ static __always_inline void send_as(void *p, const struct tunny_root *root, cons
 	store_be32(p + OUTER_IP + 12, src);
 	*(__u32 *)(p + OUTER_IP + 16) = line->nc;
 	*(__u16 *)(p + OUTER_UDP) = line->port;
+	*(__u16 *)(p + OUTER_UDP + 6) = 0;
 	*(__u64 *)(p + OUTER_UDP + UDP_BYTES) = 8 | (__u64)(line->vni & 0xffffff) << 32;
 	*(__u64 *)(p + INNER_ETH) = line->macs;
 	*(__u32 *)(p + INNER_ETH + 8) = line->macs_rest;
@@ -122,7 +132,10 @@ __noinline int tunny_cached(struct xdp_md *ctx)
 	if (bytes > 1024 && buffers_bytes(ctx) != bytes)
 		return 0;
 	if (root->options & (TUNNY_OPT_DSCP_UNIFORM | TUNNY_OPT_UDP4_CHECKSUM | TUNNY_OPT_INLINE | 0xffULL << TUNNY_OPT_SAMPLE_SHIFT) ||
-	    READ_ONCE(root->magic) != TUNNY_ROOT_MAGIC || !plain_shape(root, p, bytes))
+	    READ_ONCE(root->magic) != TUNNY_ROOT_MAGIC || !plain_shape(root, p, bytes) || !udp_checks(ctx, p))
+		return 0;
+	p = front(ctx);
+	if (p + INNER_L4 + 8 > behind(ctx))
 		return 0;
 	udp = load_be16(p + OUTER_UDP + 4);
 	/* What is behind the frame goes: that takes a call. */

@@ -45,6 +45,7 @@ impl Loaded {
             choice: Choice::None,
             pins: None,
             workers: 1,
+            flow_cache: 0,
             metrics: None,
             detach: true,
             adopt: false,

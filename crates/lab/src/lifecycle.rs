@@ -28,6 +28,8 @@ pub struct Options {
     pub uplinks: usize,
     /// `spec.engine` of the gateway.
     pub engine: String,
+    /// MiB of each CPU's flow cache in the gateway; 0: none.
+    pub flow_cache: u32,
     /// Run `tunny node`; false builds everything but the gateway's process.
     pub node: bool,
     /// Leave everything up at the end of a demo.
@@ -47,6 +49,7 @@ impl Options {
             mtu: 1500,
             uplinks: 1,
             engine: "native".into(),
+            flow_cache: 0,
             node: true,
             keep: false,
             quiet: false,
@@ -64,7 +67,8 @@ pub struct Lab {
     pub node: Option<Node>,
     /// The filter node in front of the bare-metal servers.
     pub edge: Option<Node>,
-    options: Options,
+    /// How it was made, and how its nodes are started again.
+    pub options: Options,
     state: State,
     _lock: Flock<File>,
 }
@@ -124,7 +128,11 @@ fn mount_bpffs() -> Result<(), LabError> {
 impl Lab {
     /// Starts the gateway's process, again if it ran before.
     pub fn start_node(&mut self) -> Result<(), LabError> {
-        let node = node::start(&self.options.tunny, &self.shape.names, &Place::gateway(&self.shape.names))?;
+        let node = node::start(
+            &self.options.tunny,
+            &self.shape.names,
+            &Place::gateway(&self.shape.names, self.options.flow_cache),
+        )?;
         self.remember(node.process.clone())?;
         self.node = Some(node);
         Ok(())

@@ -72,13 +72,22 @@ pub struct Place {
     /// Names of its configuration, state and log in the lab's folder.
     files: [&'static str; 3],
     what: &'static str,
+    /// MiB of each CPU's flow cache.
+    flow_cache: u32,
 }
 
 impl Place {
-    /// The gateway.
-    pub fn gateway(names: &Names) -> Place {
+    /// The gateway, with so many MiB of flow cache on each CPU.
+    pub fn gateway(names: &Names, flow_cache: u32) -> Place {
         let files = ["region.yaml", "node", "node.log"];
-        Place { instance: names.instance(), socket: socket(names), namespace: "gw", files, what: "tunny node" }
+        Place {
+            instance: names.instance(),
+            socket: socket(names),
+            namespace: "gw",
+            files,
+            what: "tunny node",
+            flow_cache,
+        }
     }
 
     /// The filter node in front of the bare-metal servers.
@@ -86,7 +95,7 @@ impl Place {
         let instance = format!("{}-edge", names.instance());
         let socket = PathBuf::from("/run/tunny").join(format!("{instance}.sock"));
         let files = ["edge.yaml", "edge", "edge.log"];
-        Place { instance, socket, namespace: "edge", files, what: "tunny node, filter" }
+        Place { instance, socket, namespace: "edge", files, what: "tunny node, filter", flow_cache: 0 }
     }
 
     /// The command that runs the node.
@@ -102,6 +111,8 @@ impl Place {
             dir.join(self.files[0]).display().to_string(),
             "--state".into(),
             dir.join(self.files[1]).display().to_string(),
+            "--flow-cache".into(),
+            self.flow_cache.to_string(),
         ]
         .into()
     }

@@ -32,6 +32,9 @@ fn add(sum: &mut EngineCounters, s: &Stats) {
     sum.dropped += s.dropped;
     sum.punted += s.punted;
     sum.nat += s.nat;
+    sum.flow_hits += s.flow_hits;
+    sum.flow_fills += s.flow_fills;
+    sum.flow_evictions += s.flow_evictions;
     for (number, n) in s.drops.iter().enumerate().filter(|(_, n)| **n > 0) {
         let name = DropReason::from_number(number as u8).map_or("unknown", |r| r.name());
         *sum.drops.entry(name.to_string()).or_default() += n;
@@ -120,6 +123,9 @@ pub fn read(tables: &Tables, vpcs: &BTreeMap<Vni, String>) -> Counters {
         dropped: fast.dropped + software.dropped,
         punted: fast.punted,
         nat: fast.nat + software.nat,
+        flow_hits: fast.flow_hits + software.flow_hits,
+        flow_fills: fast.flow_fills + software.flow_fills,
+        flow_evictions: fast.flow_evictions + software.flow_evictions,
         drops: fast.drops.clone(),
         punts: fast.punts.clone(),
     };

@@ -53,6 +53,8 @@ pub struct Options {
     pub pins: Option<PathBuf>,
     /// Software workers.
     pub workers: u32,
+    /// MiB of each CPU's flow cache in the fast path; 0: none.
+    pub flow_cache: u32,
     /// Where metrics are served over TCP, whatever the Gateway says.
     pub metrics: Option<SocketAddr>,
     /// On a stop, take the fast path off the ports too.
@@ -99,6 +101,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     let _ = nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_MEMLOCK, forever, forever);
     let fast = matches!(options.choice, Choice::Auto | Choice::Xdp);
     let claim = Claim::new(&options.socket, options.pins.as_deref(), fast)?;
+    let flow_lines = crate::dataplane::flow_lines(options.flow_cache)?;
     if !fast {
         no_other_fast_path(options, "this node is started without a fast path")?;
     }
@@ -134,7 +137,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
 
     let hub = Arc::new(Hub::default());
     steps.begin("opening the fast path");
-    let mut plane = DataPlane::open(options.choice, options.pins.clone(), options.workers, hub.clone())?;
+    let mut plane = DataPlane::open(options.choice, options.pins.clone(), options.workers, flow_lines, hub.clone())?;
     if let Some(why) = plane.no_fast_path() {
         no_other_fast_path(options, why)?;
     }

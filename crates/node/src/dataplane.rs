@@ -78,15 +78,35 @@ pub struct DataPlane {
     notes: Vec<String>,
 }
 
+/// Lines of each CPU's flow cache in so many MiB, if the memory that is free holds them twice.
+pub fn flow_lines(mib: u32) -> Result<u32, NodeError> {
+    let cpus = xdp::possible_cpus()?;
+    let text = std::fs::read_to_string("/proc/meminfo").map_err(NodeError::system("reading /proc/meminfo"))?;
+    let free =
+        text.lines().find_map(|l| l.strip_prefix("MemAvailable:")?.split_whitespace().next()?.parse::<u64>().ok());
+    let most = free.unwrap_or(u64::MAX) / 1024 / 2 / u64::from(cpus);
+    let most = most.min(u64::from(u32::MAX / abi::LINE_BYTES / cpus) * u64::from(abi::LINE_BYTES) >> 20) as u32;
+    if mib > most {
+        return Err(NodeError::FlowCache { wanted: mib, cpus, most });
+    }
+    Ok(mib * ((1 << 20) / abi::LINE_BYTES))
+}
+
 impl DataPlane {
-    /// Opens or makes the table memory. `pins` is the instance's folder on a BPF file system.
-    pub fn open(choice: Choice, pins: Option<PathBuf>, workers: u32, hub: Arc<Hub>) -> Result<Self, NodeError> {
+    /// Opens or makes the table memory. `flow_lines`: of each CPU's flow cache, see [`flow_lines`]. `pins` is the instance's folder on a BPF file system.
+    pub fn open(
+        choice: Choice,
+        pins: Option<PathBuf>,
+        workers: u32,
+        flow_lines: u32,
+        hub: Arc<Hub>,
+    ) -> Result<Self, NodeError> {
         let heap = || HeapMemory::new().map_err(NodeError::system("reserving table memory"));
         let mut memory_note = None;
         let (memory, xdp, took_over): (Arc<dyn Memory>, _, _) = match choice {
             Choice::User | Choice::None => (Arc::new(heap()?), None, false),
             Choice::Auto | Choice::Xdp => {
-                match XdpEngine::open_or_create(&xdp::Options { pins, object: None, flow_lines: 0 }) {
+                match XdpEngine::open_or_create(&xdp::Options { pins, object: None, flow_lines }) {
                     Ok(engine) => {
                         let took_over = engine.origin() == xdp::Origin::Adopted;
                         if took_over {

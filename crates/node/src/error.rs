@@ -7,6 +7,18 @@ use std::path::PathBuf;
 /// Why the node cannot start, or refuses something.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
+    /// More memory for flow caches than there is.
+    #[error(
+        "--flow-cache {wanted}: {cpus} CPUs with {wanted} MiB each are more than half of the memory that is free: at most {most} fit. A          million flows of each CPU take 128"
+    )]
+    FlowCache {
+        /// MiB of each CPU that were wanted.
+        wanted: u32,
+        /// CPUs that the kernel may have.
+        cpus: u32,
+        /// MiB that fit.
+        most: u32,
+    },
     /// Session memory.
     #[error("{0}")]
     Sessions(String),

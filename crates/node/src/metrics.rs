@@ -142,6 +142,15 @@ impl Scrape {
         counters(e, "tunny_received", "Bytes taken in by each engine", Some(&Unit::Bytes), engines(c, |x| x.rx_bytes))?;
         counters(e, "tunny_packets_forwarded", "Packets sent on", None, engines(c, |x| x.forwarded))?;
         counters(e, "tunny_forwarded", "Bytes sent on", Some(&Unit::Bytes), engines(c, |x| x.forwarded_bytes))?;
+        counters(e, "tunny_flow_cache_hits", "Packets that the flow cache sent on", None, engines(c, |x| x.flow_hits))?;
+        counters(e, "tunny_flow_cache_fills", "Flows noted in the flow cache", None, engines(c, |x| x.flow_fills))?;
+        counters(
+            e,
+            "tunny_flow_cache_evictions",
+            "Flows that gave their place in the flow cache to another one",
+            None,
+            engines(c, |x| x.flow_evictions),
+        )?;
         counters(e, "tunny_packets_answered", "ARP, ND and ICMP requests answered", None, engines(c, |x| x.answered))?;
         counters(e, "tunny_packets_passed", "Packets left to the host", None, engines(c, |x| x.passed))?;
         counters(

@@ -119,6 +119,15 @@ pub struct EngineCounters {
     /// Packets to or from the Internet, of those sent on.
     #[serde(default)]
     pub nat: u64,
+    /// Packets that the flow cache sent on, of those sent on.
+    #[serde(default)]
+    pub flow_hits: u64,
+    /// Flows noted in the flow cache.
+    #[serde(default)]
+    pub flow_fills: u64,
+    /// Flows that gave their place in it to another one.
+    #[serde(default)]
+    pub flow_evictions: u64,
     /// Drops by reason name.
     pub drops: BTreeMap<String, u64>,
     /// Punts by reason name.

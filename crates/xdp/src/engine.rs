@@ -104,15 +104,15 @@ impl XdpEngine {
             None => Origin::Fresh,
         };
         let object = open.load().map_err(|e| load_error(&e))?;
-        let flow_cache = flow_cache::make(&object, chunks, pins.as_deref())?;
         let readers = readers_map(pins.as_deref(), origin)?;
         if let (Some(dir), Origin::Fresh) = (&pins, origin) {
             pin_maps(&object, readers.as_fd(), dir)?;
         }
+        let flow_caches = flow_cache::make(&object, chunks, pins.as_deref())?;
         let memory = {
             let map = |name| find_map(&object, name);
             let (root, segments) = (map("tunny_root")?, map("tunny_segments")?);
-            let more = TableMaps::open(map("tunny_stats")?, readers.as_fd(), map(FLOW_VERSIONS)?, flow_cache);
+            let more = TableMaps::open(map("tunny_stats")?, readers.as_fd(), map(FLOW_VERSIONS)?, flow_caches);
             more.and_then(|more| BpfMemory::open(&TABLE_SEGMENTS, root, segments, more, pins.clone()))
                 .map_err(XdpError::call("Mapping the table memory"))?
         };

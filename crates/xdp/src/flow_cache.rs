@@ -11,6 +11,7 @@ use abi::{FLOW_CHUNK_BYTES, FLOW_CHUNK_LINES};
 use libbpf_rs::OpenObject;
 use nix::sched::{sched_setaffinity, CpuSet};
 use nix::unistd::Pid;
+use parking_lot::Mutex;
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -20,21 +21,28 @@ const GATHER: &str = "tunny_gather";
 /// Pins of programs that gather: this, the chunks of each CPU, and a number of the program.
 const PIN: &str = "gather-";
 
-/// Flow caches whose counts can be gathered.
-pub(crate) struct FlowCache {
+/// The flow caches of the program at hand, and those of programs before it that may still have packets.
+pub(crate) struct FlowCaches {
+    own: Option<FlowCache>,
+    older: Mutex<Vec<FlowCache>>,
+}
+
+/// Flow caches of a program, whose counts can be gathered.
+struct FlowCache {
     program: OwnedFd,
     chunks: u32,
     /// Where the program is pinned.
     pin: Option<PathBuf>,
 }
 
-fn cpus() -> Result<u32, XdpError> {
+/// CPUs that the kernel may have, each of which has a cache of its own.
+pub fn possible_cpus() -> Result<u32, XdpError> {
     libbpf_rs::num_possible_cpus().map(|n| n as u32).map_err(|e| load_error(&e))
 }
 
 /// Sizes the caches of an object that is not loaded yet, and gives them a salt. Returns the chunks of each CPU.
 pub(crate) fn size(open: &mut OpenObject, lines: u32) -> Result<u32, XdpError> {
-    let (cpus, chunks) = (cpus()?, lines.div_ceil(FLOW_CHUNK_LINES));
+    let (cpus, chunks) = (possible_cpus()?, lines.div_ceil(FLOW_CHUNK_LINES));
     let total = chunks.checked_mul(cpus).ok_or(XdpError::FlowCache { lines, cpus })?;
     let missing = || XdpError::Missing { kind: "constant", name: "tunny_flow" };
     let mut map = open.maps_mut().find(|m| m.name().to_string_lossy().ends_with(".rodata.flow")).ok_or_else(missing)?;
@@ -49,18 +57,17 @@ pub(crate) fn size(open: &mut OpenObject, lines: u32) -> Result<u32, XdpError> {
 }
 
 /// Makes the caches of a loaded object. `pins`: of this layout; programs before that left counts there tell them.
-pub(crate) fn make(
-    object: &libbpf_rs::Object,
-    chunks: u32,
-    pins: Option<&Path>,
-) -> Result<Option<FlowCache>, XdpError> {
-    pins.into_iter().for_each(gather_pinned);
-    if chunks == 0 {
-        return Ok(None);
-    }
+pub(crate) fn make(object: &libbpf_rs::Object, chunks: u32, pins: Option<&Path>) -> Result<FlowCaches, XdpError> {
+    let older: Vec<FlowCache> = pins.into_iter().flat_map(pinned).collect();
+    older.iter().for_each(FlowCache::gather);
+    let own = if chunks == 0 { None } else { Some(make_own(object, chunks, pins)?) };
+    Ok(FlowCaches { own, older: Mutex::new(older) })
+}
+
+fn make_own(object: &libbpf_rs::Object, chunks: u32, pins: Option<&Path>) -> Result<FlowCache, XdpError> {
     const BATCH: u32 = 512;
     let cache = find_map(object, CACHE)?;
-    let total = chunks * cpus()?;
+    let total = chunks * possible_cpus()?;
     for first in (0..total).step_by(BATCH as usize) {
         let keys: Vec<u32> = (first..(first + BATCH).min(total)).collect();
         let made: Result<Vec<OwnedFd>, _> =
@@ -76,7 +83,7 @@ pub(crate) fn make(
     if let Some(path) = &pin {
         sys::pin(program.as_fd(), path).map_err(XdpError::call(format!("Pinning {}", path.display())))?;
     }
-    Ok(Some(FlowCache { program, chunks, pin }))
+    Ok(FlowCache { program, chunks, pin })
 }
 
 /// Has the caches of all programs that are pinned in a layout's folder tell their counts.
@@ -97,8 +104,8 @@ fn pinned(dir: &Path) -> Vec<FlowCache> {
 impl FlowCache {
     /// Has all lines tell their counts: each CPU's on that CPU, all CPUs side by side. A CPU on which no thread may run keeps its counts for
     /// later.
-    pub(crate) fn gather(&self) {
-        let Ok(cpus) = cpus() else { return };
+    fn gather(&self) {
+        let Ok(cpus) = possible_cpus() else { return };
         std::thread::scope(|scope| {
             for cpu in 0..cpus {
                 scope.spawn(move || self.gather_on(cpu));
@@ -120,10 +127,23 @@ impl FlowCache {
     }
 }
 
-/// When all ports run the program of `own` and nobody is in another: the others tell what they have, and go.
-pub(crate) fn retire_others(dir: &Path, own: Option<&FlowCache>) {
-    for cache in pinned(dir).into_iter().filter(|cache| own.is_none_or(|own| own.pin != cache.pin)) {
-        cache.gather();
-        let _ = cache.pin.map(fs::remove_file);
+impl FlowCaches {
+    /// Whether there are any.
+    pub(crate) fn any(&self) -> bool {
+        self.own.is_some() || !self.older.lock().is_empty()
+    }
+
+    /// Has all lines tell their counts.
+    pub(crate) fn gather(&self) {
+        self.own.iter().for_each(FlowCache::gather);
+        self.older.lock().iter().for_each(FlowCache::gather);
+    }
+
+    /// No packet is in an older program any more: their caches tell what they have, and go.
+    pub(crate) fn retire_older(&self) {
+        for cache in self.older.lock().drain(..) {
+            cache.gather();
+            let _ = cache.pin.map(fs::remove_file);
+        }
     }
 }

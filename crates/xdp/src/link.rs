@@ -3,7 +3,7 @@
 //! two packets; a process that dies leaves link, program and maps to go on forwarding.
 
 use crate::engine::{find_map, load_error, open_object, redirects_buffers, set_netns, PINNED};
-use crate::{flow_cache, sys, XdpEngine, XdpError};
+use crate::{sys, XdpEngine, XdpError};
 use abi::IfIndex;
 use libbpf_rs::MapCore;
 use std::fs;
@@ -129,7 +129,7 @@ impl XdpEngine {
         let (Some(base), Some(own)) = (&self.base, &self.pins) else { return Ok(0) };
         let memory = self.memory();
         memory.grace();
-        flow_cache::retire_others(own, memory.flow_cache());
+        memory.flow_caches().retire_older();
         let mut removed = 0;
         for path in own_entries(base, &["layout-"])? {
             if path.is_dir() && path != *own {

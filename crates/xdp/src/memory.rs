@@ -6,7 +6,7 @@
 //! `session-segment-N`). A process that attaches to a pinned instance finds those of its predecessor there; the writer and the
 //! tracker do the rest.
 
-use crate::flow_cache::FlowCache;
+use crate::flow_cache::FlowCaches;
 use crate::segments::{Kind, Segments};
 use crate::sys::Mapping;
 use abi::{Root, SessionRoot, Stats, FLOW_VERSIONS, SEGMENTS_MAX, SESSION_SEGMENTS_MAX, SLOTS_MAX};
@@ -50,7 +50,7 @@ pub struct TableMaps {
     stats: Mapping,
     readers: Mapping,
     flow_versions: Mapping,
-    flow_cache: Option<FlowCache>,
+    flow_caches: FlowCaches,
 }
 
 impl<R, More> BpfLineMemory<R, More> {
@@ -96,19 +96,24 @@ unsafe impl<R, More: Send + Sync> LineMemory<R> for BpfLineMemory<R, More> {
 }
 
 impl BpfMemory {
-    /// The flow caches of the program that was loaded with this memory.
-    pub(crate) fn flow_cache(&self) -> Option<&FlowCache> {
-        self.more.flow_cache.as_ref()
+    /// The flow caches of the programs that use this memory.
+    pub(crate) fn flow_caches(&self) -> &FlowCaches {
+        &self.more.flow_caches
     }
 }
 
 impl TableMaps {
-    pub(crate) fn open(stats: BorrowedFd, readers: BorrowedFd, flow_versions: BorrowedFd, flow_cache: Option<FlowCache>) -> io::Result<TableMaps> {
+    pub(crate) fn open(
+        stats: BorrowedFd,
+        readers: BorrowedFd,
+        flow_versions: BorrowedFd,
+        flow_caches: FlowCaches,
+    ) -> io::Result<TableMaps> {
         Ok(TableMaps {
             stats: Mapping::of_map(stats, size_of::<Stats>() * SLOTS_MAX as usize, true)?,
             readers: Mapping::of_map(readers, READERS_BYTES, true)?,
             flow_versions: Mapping::of_map(flow_versions, FLOW_VERSIONS as usize * 8, true)?,
-            flow_cache,
+            flow_caches,
         })
     }
 }
@@ -130,12 +135,10 @@ unsafe impl Memory for BpfMemory {
     }
 
     fn has_flow_caches(&self) -> bool {
-        self.more.flow_cache.is_some()
+        self.more.flow_caches.any()
     }
 
     fn gather(&self) {
-        if let Some(cache) = &self.more.flow_cache {
-            cache.gather();
-        }
+        self.more.flow_caches.gather();
     }
 }

@@ -32,11 +32,15 @@ fn words(stats: &Stats) -> BTreeMap<usize, u64> {
         punted,
         drop_overflow,
         nat,
+        flow_hits,
+        flow_fills,
+        flow_evictions,
         ..
     } = *stats;
     let named =
         [rx, rx_bytes, generated, forwarded, forwarded_bytes, answered, passed, dropped, punted, drop_overflow, nat];
-    let all = named.into_iter().chain(stats.reserved).chain(stats.drops).chain(stats.punts);
+    let cached = [flow_hits, flow_fills, flow_evictions];
+    let all = named.into_iter().chain(cached).chain(stats.reserved).chain(stats.drops).chain(stats.punts);
     all.enumerate().filter(|(_, n)| *n != 0).collect()
 }
 

@@ -193,7 +193,8 @@ fn a_change_raises_the_words_that_it_concerns() {
     writer.set_internet(None, None);
     assert_eq!(raised(&before), [all]);
     let before = snapshot();
-    let spec = NexthopSpec { addr: "192.0.2.1".parse().unwrap(), ifindex: abi::IfIndex(1), dmac: Some(2), smac: 3, mtu: 1500 };
+    let spec =
+        NexthopSpec { addr: "192.0.2.1".parse().unwrap(), ifindex: abi::IfIndex(1), dmac: Some(2), smac: 3, mtu: 1500 };
     let hop = writer.set_nexthop(&spec).unwrap();
     let group = writer.set_group(None, &[hop]).unwrap();
     assert!(writer.bind_nc_group(ncs()[0], Some(group)));

@@ -506,6 +506,8 @@ impl super::undo::Snapshot {
         }
         // Routes are not known.
         self.counts[0] = 0;
+        // Who takes over raises it.
+        self.root[root!(flow_version) / 8] = 0;
         let used = |first: u32, (next, free): &(u32, Vec<u32>)| {
             let free: BTreeSet<u32> = free.iter().copied().collect();
             (0, (first..*next).filter(|id| !free.contains(id)).collect::<Vec<u32>>())

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A node with a flow cache between real Linux VTEPs: it sends most packets on, and the counts of VPCs and VMs stay exact to the packet, over a
+//! SIGKILL, a restart, and one without the cache. Needs root.
+
+mod region;
+
+use lab::{traffic, Options};
+use nix::sys::signal::{kill, Signal};
+use nix::unistd::Pid;
+use region::layout::stop;
+use region::{options, region_with, Region};
+use serde_json::Value;
+use std::time::Duration;
+
+impl Region {
+    /// Packets that VPC blue sent and its VM blue-2 got, and those that the flow cache sent on.
+    fn counted(&self) -> [u64; 3] {
+        let node = self.node().unwrap();
+        let counters = node.get("/v1/counters").unwrap();
+        let blue = counters["tenants"].as_array().unwrap().iter().find(|t| t["vpc"] == "blue").unwrap();
+        let vm = &node.list("/v1/vm-counters?name=blue-2").unwrap()[0];
+        [&blue["packets"], &vm["packets"], &counters["fast"]["flow_hits"]].map(|n| n.as_u64().unwrap())
+    }
+
+    /// Echo requests and replies between two VMs of VPC blue.
+    fn echo(&self, packets: u32) {
+        let from = self.names.namespace("blue-1");
+        let ping = traffic::ping(&from, "10.0.0.12", packets, &["-q", "-i", "0.002"]).unwrap();
+        assert_eq!((ping.sent, ping.received), (packets, packets), "{}", ping.output);
+    }
+}
+
+#[test]
+fn a_flow_cache_sends_packets_on_and_loses_no_count() {
+    let Some(mut region) = region_with(&Options { flow_cache: 4, ..options("fc") }) else { return };
+    // The first packets find neighbours that are not resolved.
+    region.echo(20);
+    let at_first = region.counted();
+    let since = |region: &Region| {
+        let now = region.counted();
+        [0, 1, 2].map(|i| now[i] - at_first[i])
+    };
+    region.echo(200);
+    let [vpc, vm, hits] = since(&region);
+    assert_eq!((vpc, vm), (400, 200));
+    assert!(
+        hits >= 390,
+        "the flow cache sent {hits} of 400 packets on: {}",
+        region.node().unwrap().get("/v1/counters").unwrap()["fast"]
+    );
+
+    // While no daemon lives, the program and its cache go on; the next one finds what they counted.
+    kill(Pid::from_raw(region.node().unwrap().process.pid), Signal::SIGKILL).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    region.echo(300);
+    region.start_node().unwrap();
+    assert_eq!(region.node().unwrap().status().unwrap()["took_over"], true);
+    assert_eq!(since(&region)[..2], [1000, 500]);
+    region.echo(100);
+    let [vpc, vm, hits] = since(&region);
+    assert_eq!((vpc, vm), (1200, 600));
+    assert!(hits >= 1170, "the flow cache sent {hits} of 1,200 packets on");
+
+    // A VM that moves away is reached no more at once, and again when it is back.
+    let ping = |region: &Region| {
+        traffic::ping(&region.names.namespace("blue-1"), "10.0.0.12", 3, &["-W", "1"]).unwrap().received
+    };
+    let [vm, other] = ["blue-2", "blue-1"].map(|name| region.tunny(&["get", "vm", name, "-o", "json"]));
+    let mut moved: Value = serde_json::from_str(&vm).unwrap();
+    moved["spec"]["nc"] = serde_json::from_str::<Value>(&other).unwrap()["spec"]["nc"].clone();
+    region.apply(&moved.to_string());
+    assert_eq!(ping(&region), 0);
+    region.apply(&vm);
+    assert_eq!(ping(&region), 3);
+
+    // One without a cache takes over what the cache before it had counted.
+    let before = region.counted();
+    stop(region.node().unwrap().process.pid);
+    region.echo(50);
+    region.options.flow_cache = 0;
+    region.start_node().unwrap();
+    let after = region.counted();
+    assert_eq!((after[0] - before[0], after[1] - before[1]), (100, 50));
+    region.echo(10);
+    assert_eq!(region.counted()[2], after[2], "there is no flow cache any more");
+}
