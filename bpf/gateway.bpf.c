@@ -39,26 +39,6 @@ static __always_inline int enter(struct packet *p)
 	return READ_ONCE(p->root->magic) == TUNNY_ROOT_MAGIC ? GO : PASS;
 }
 
-/* What is decided for a packet that parse has passed. GO: it goes on. Negative: sent on, and how. */
-static __always_inline int stages(struct packet *p, struct end *e)
-{
-	int end = first_lines(p);
-
-	if (!end)
-		end = tenant(p, e);
-	if (!end)
-		end = nat(p);
-	if (!end)
-		end = nat_verdict(p, route(p));
-	if (!end)
-		end = filter(p, e);
-	if (!end)
-		end = locate(p);
-	if (!end)
-		end = meter(p);
-	return end;
-}
-
 /* What came in a tunnel and is laid bare. Negative: sent on, and how. */
 static __always_inline int serve(struct packet *p, struct end *e)
 {
@@ -73,10 +53,21 @@ static __always_inline int serve(struct packet *p, struct end *e)
 		end = tunny_refuse(e, end);
 		return end == DROP_INNER_LINK_LOCAL ? tunny_own_address(e) : end;
 	}
-	end = stages(p, e);
+	end = tenant(p, e);
+	if (!end)
+		end = nat(p);
+	if (!end)
+		end = nat_verdict(p, route(p));
+	if (!end)
+		end = filter(p, e);
+	if (!end)
+		end = locate(p);
+	if (!end)
+		end = meter(p);
 	if (end)
 		return end;
-	remember(p);
+	if (tunny_flow.chunks)
+		remember(p);
 	end = rewrite(p);
 	if (!end)
 		end = encapsulate(p);
@@ -91,6 +82,8 @@ static __always_inline int tunnel_packet(struct packet *p, struct end *e)
 	int end = vxlan_decapsulate(p, e);
 	__u16 type;
 
+	if (!end)
+		end = first_lines(p);
 	if (end)
 		return end;
 	type = parse_inner_ethernet(p, &end);
@@ -197,7 +190,9 @@ int tunny_gather(struct xdp_md *ctx)
 	if (p + 4 > behind(ctx))
 		return XDP_PASS;
 	chunk = *(__u32 *)p;
-	for (__u32 i = 0; tunny_flow.chunks && chunk < tunny_flow.chunks && i < TUNNY_FLOW_CHUNK_LINES; i++) {
+	if (chunk >= tunny_flow.chunks)
+		return XDP_PASS;
+	for (__u32 i = 0; i < TUNNY_FLOW_CHUNK_LINES; i++) {
 		struct tunny_flow_line *line = flow_line_at(cpu, chunk, i);
 
 		if (!line)

@@ -3,7 +3,7 @@
 #ifndef TUNNY_ABI_H
 #define TUNNY_ABI_H
 
-#define TUNNY_PROGRAM_HASH 0x36b400e0efc0b507ULL
+#define TUNNY_PROGRAM_HASH 0xa33b5db85a2d890aULL
 
 #define TUNNY_LINE_BYTES 64U
 #define TUNNY_SEGMENT_SHIFT 16U
@@ -863,16 +863,6 @@ _Static_assert(__builtin_offsetof(struct tunny_flow_line, port) == 52, "FlowLine
 _Static_assert(__builtin_offsetof(struct tunny_flow_line, vm_high) == 54, "FlowLine.vm_high");
 _Static_assert(__builtin_offsetof(struct tunny_flow_line, count) == 56, "FlowLine.count");
 
-struct tunny_flow_miss {
-	__u64 place;
-	__u64 rest;
-	__u64 versions;
-};
-_Static_assert(sizeof(struct tunny_flow_miss) == 24, "FlowMiss");
-_Static_assert(__builtin_offsetof(struct tunny_flow_miss, place) == 0, "FlowMiss.place");
-_Static_assert(__builtin_offsetof(struct tunny_flow_miss, rest) == 8, "FlowMiss.rest");
-_Static_assert(__builtin_offsetof(struct tunny_flow_miss, versions) == 16, "FlowMiss.versions");
-
 #define TUNNY_HASH_MUL_A 0x9e3779b97f4a7c15ULL
 #define TUNNY_HASH_MUL_B 0xc4ceb9fe1a85ec53ULL
 
@@ -923,14 +913,6 @@ static __always_inline __u16 tunny_source_port(__u64 flow_hash)
 static __always_inline __u32 tunny_flow_label(__u64 flow_hash)
 {
 	return (__u32)(flow_hash >> 14) & 0xFFFFF;
-}
-
-static __always_inline __u64 tunny_flow_place(__u64 addresses, __u64 rest, __u64 salt)
-{
-	__u64 x = (addresses ^ salt) * TUNNY_HASH_MUL_A;
-	x ^= x >> 32;
-	x = (x ^ rest) * TUNNY_HASH_MUL_B;
-	return x ^ (x >> 29);
 }
 
 static __always_inline __u32 tunny_version_of_vpc(__u32 vni, __u64 salt)

@@ -14,6 +14,7 @@
 #include "../packet.h"
 #include "../tables/checksum.h"
 #include "../tables/flow_cache.h"
+#include "../tables/prefetch.h"
 #include "../tables/vm.h"
 #include "emit.h"
 
@@ -28,11 +29,18 @@
 /* What must be 0 of the 16 bits with an IPv4 packet's flags and fragment offset, as they are loaded. */
 #define FRAGMENT_BITS NET16(IP_MF | IP_OFFSET)
 
+/* What is known of a packet that is left to the stages. */
+struct flow_miss {
+	__u64 place;		/* hash of its key, 0: it is nothing for the cache */
+	__u64 rest;		/* second word of its key */
+	__u64 versions;		/* read before any table */
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct tunny_flow_miss);
+	__type(value, struct flow_miss);
 } tunny_flow_misses SEC(".maps");
 
 static __always_inline __u32 load32(const void *at)
@@ -43,6 +51,12 @@ static __always_inline __u32 load32(const void *at)
 static __always_inline __u32 load16(const void *at)
 {
 	return *(const __u16 *)at;
+}
+
+/* Both addresses of an IPv4 header as they lie there, each by a load of its own: one of both would wait for who stored them one by one. */
+static __always_inline __u64 addresses_of(const void *ip)
+{
+	return (__u64)load32(ip + 16) << 32 | load32(ip + 12);
 }
 
 /* Is it a packet of the one shape, whose headers are right? */
@@ -112,7 +126,7 @@ static __always_inline void send_as(void *p, const struct tunny_root *root, cons
  */
 __noinline int tunny_cached(struct xdp_md *ctx)
 {
-	struct tunny_flow_miss *miss = map_value(&tunny_flow_misses, 0);
+	struct flow_miss *miss = map_value(&tunny_flow_misses, 0);
 	const struct tunny_root *root = map_value(&tunny_root, 0);
 	__u32 cpu = cpu_number(), vni, dst, udp, bytes, to_vni;
 	struct tunny_stats *stats = map_value(&tunny_stats, cpu);
@@ -143,18 +157,15 @@ __noinline int tunny_cached(struct xdp_md *ctx)
 		return 0;
 	vni = load_be32(p + OUTER_UDP + UDP_BYTES + 4) >> 8;
 	dst = load_be32(p + INNER_IP + 16);
-	addresses = (__u64)load32(p + INNER_IP + 16) << 32 | load32(p + INNER_IP + 12);
+	addresses = addresses_of(p + INNER_IP);
 	rest = *(__u8 *)(p + INNER_IP + 9);
 	rest = (__u64)vni << TUNNY_FLOW_VNI_SHIFT | rest << TUNNY_FLOW_PROTOCOL_SHIFT |
 	       (rest == IPPROTO_TCP || rest == IPPROTO_UDP || rest == IPPROTO_SCTP ? load_be32(p + INNER_L4) : 0);
-	hash = tunny_flow_place(addresses, rest, tunny_flow.salt) | 1;
+	hash = flow_place(addresses, rest) | 1;
 	line = flow_line(cpu, hash, hash >> 1 & 1);
 	if (!line)
 		return 0;
-	versions = READ_ONCE(root->flow_version) + flow_version(tunny_version_of_vpc(vni, root->salt)) +
-		   flow_version(tunny_version_of_v4(vni, dst, root->salt));
-	/* Versions come before tables. */
-	asm volatile("" ::: "memory");
+	versions = READ_ONCE(root->flow_version) + flow_versions(root, vni, dst);
 	if (!flow_is(line, addresses, rest)) {
 		line = flow_line(cpu, hash, ~hash >> 1 & 1);
 		if (!line || !flow_is(line, addresses, rest))
@@ -163,7 +174,7 @@ __noinline int tunny_cached(struct xdp_md *ctx)
 	to_vni = __builtin_bswap32(line->vni) >> 8;
 	all = versions;
 	if (to_vni != vni)
-		all += flow_version(tunny_version_of_vpc(to_vni, root->salt)) + flow_version(tunny_version_of_v4(to_vni, dst, root->salt));
+		all += flow_versions(root, to_vni, dst);
 	if ((line->versions << 16 >> 16) != all || line->sender != load32(p + OUTER_IP + 12) || line->count & TUNNY_FLOW_SPILL)
 		goto miss;
 	hop = line_at(line->nexthop & TUNNY_ROOT_LINE_MASK);
@@ -194,7 +205,7 @@ miss:
 static __always_inline int plain_flow(const struct packet *p)
 {
 	return !((p->policy | p->to_policy) & TUNNY_POLICY_FILTER) && !(p->tenant_key & TUNNY_TENANT_METERED) &&
-	       !(p->vm.flags & TUNNY_VM_FLAG_METERED) && !p->nc_v6 && p->hops <= 1;
+	       !(p->vm.flags & TUNNY_VM_FLAG_METERED) && !p->nat && !p->nc_v6 && p->hops <= 1;
 }
 
 /*
@@ -204,7 +215,7 @@ static __always_inline int plain_flow(const struct packet *p)
 __noinline int tunny_flow_tell(struct tunny_flow_line *line, __u32 slot)
 {
 	struct tunny_root *root = map_value(&tunny_root, 0);
-	__u32 tenant, vm, at;
+	__u32 tenant, vm;
 	__u64 addresses, rest, count, before, *cells;
 
 	if (!line || !root || !READ_ONCE(line->count))
@@ -218,20 +229,12 @@ __noinline int tunny_flow_tell(struct tunny_flow_line *line, __u32 slot)
 		__sync_fetch_and_add(&line->count, count);
 		return 0;
 	}
-	at = tenant_words_line(root, tenant / 8, slot);
-	cells = at ? line_at(at) : NULL;
-	if (cells) {
+	cells = counters_at(root, tenant / 8, slot);
+	if (cells && slot < root->xdp_slots) {
 		before = __sync_fetch_and_add(&cells[tenant & 7], count);
-		if (unlikely(before & TUNNY_CELL_SPILL_MASK))
-			tunny_carry(at, tenant_record(root, tenant) + (1 << TUNNY_TENANT_CHUNK_SHIFT), (tenant & 7) | 2 << 3);
+		carry_tenant(root, tenant, slot, before);
 	}
-	at = cell_line(root, vm >> 3);
-	cells = at ? line_at(at) : NULL;
-	if (!cells)
-		return 0;
-	before = __sync_fetch_and_add(&cells[vm & 7], count);
-	if (unlikely(before & TUNNY_CELL_SPILL_MASK))
-		tunny_carry(at, at + (1 << (TUNNY_VM_CHUNK_SHIFT - 3)), (vm & 7) * 9);
+	add_to_vm(root, vm, count);
 	return 0;
 }
 
@@ -239,13 +242,13 @@ __noinline int tunny_flow_tell(struct tunny_flow_line *line, __u32 slot)
 static __always_inline void remember(struct packet *p)
 {
 	const void *ip = data_of(p->ctx) + p->inner_at + ETH_BYTES;
-	const struct tunny_flow_miss *miss = map_value(&tunny_flow_misses, 0);
+	const struct flow_miss *miss = map_value(&tunny_flow_misses, 0);
 	const struct walk *w = map_value(&tunny_walks, 0);
 	struct tunny_flow_line *line, *other;
 	__u32 tenant = tenant_id(p->tenant_key);
 	__u64 addresses, versions, luck;
 
-	if (!tunny_flow.chunks || p->sender_v6 || p->inner_v6 || !miss || !w || !miss->place || !plain_flow(p))
+	if (p->sender_v6 || p->inner_v6 || !miss || !w || !miss->place || !plain_flow(p))
 		return;
 	versions = miss->versions + (p->hops ? w->versions : 0);
 	if (versions >= TUNNY_FLOW_CHANGING || ip + IPV4_BYTES > end_of(p->ctx))
@@ -254,7 +257,7 @@ static __always_inline void remember(struct packet *p)
 	other = flow_line(p->slot, miss->place, 1);
 	if (!line || !other)
 		return;
-	addresses = (__u64)load32(ip + 16) << 32 | load32(ip + 12);
+	addresses = addresses_of(ip);
 	luck = p->stats->rx * TUNNY_HASH_MUL_A >> 32;
 	/* Its own, else an empty one, else in one of some packets either. */
 	if (flow_is(other, addresses, miss->rest) || (!flow_is(line, addresses, miss->rest) && line->rest && (!other->rest || luck & 1)))

@@ -47,6 +47,14 @@ static __always_inline void sample(struct packet *p)
 		tunny_capture(p->ctx, TUNNY_EVENT_SAMPLE, 0, 0);
 }
 
+/* The word of a tenant and slot was `before` an addition: carries it over if it was full. */
+static __always_inline void carry_tenant(const struct tunny_root *root, __u32 id, __u32 slot, __u64 before)
+{
+	if (unlikely(before & TUNNY_CELL_SPILL_MASK))
+		tunny_carry(tenant_words_line(root, id / 8, slot), tenant_record(root, id) + (1 << TUNNY_TENANT_CHUNK_SHIFT),
+			    (id & 7) | 2 << 3);
+}
+
 /* A word that belongs to the slot alone takes a plain addition; if there are more slots than words, an atomic one. */
 static __always_inline void count_tenant(const struct tunny_root *root, __u64 *cells, __u32 id, __u32 slot, __u32 bytes)
 {
@@ -58,22 +66,26 @@ static __always_inline void count_tenant(const struct tunny_root *root, __u64 *c
 		before = *cell;
 		*cell = before + add;
 	}
-	if (unlikely(before & TUNNY_CELL_SPILL_MASK))
-		tunny_carry(tenant_words_line(root, id / 8, slot), tenant_record(root, id) + (1 << TUNNY_TENANT_CHUNK_SHIFT),
-			    (id & 7) | 2 << 3);
+	carry_tenant(root, id, slot, before);
 }
 
-static __always_inline void count_vm(struct packet *p)
+/* Adds a CELL word to the count of a VM. */
+static __always_inline void add_to_vm(const struct tunny_root *root, __u32 id, __u64 add)
 {
-	__u32 line = cell_line(p->root, p->vm.id >> 3);
+	__u32 line = cell_line(root, id >> 3);
 	struct tunny_vm_cells *cells = line ? line_at(line) : NULL;
 	__u64 before;
 
 	if (!cells)
 		return;
-	before = __sync_fetch_and_add(&cells->packed[p->vm.id & 7], 1ULL << TUNNY_CELL_PACKETS_SHIFT | p->inner_bytes);
+	before = __sync_fetch_and_add(&cells->packed[id & 7], add);
 	if (unlikely(before & TUNNY_CELL_SPILL_MASK))
-		tunny_carry(line, line + (1 << (TUNNY_VM_CHUNK_SHIFT - 3)), (p->vm.id & 7) * 9);
+		tunny_carry(line, line + (1 << (TUNNY_VM_CHUNK_SHIFT - 3)), (id & 7) * 9);
+}
+
+static __always_inline void count_vm(struct packet *p)
+{
+	add_to_vm(p->root, p->vm.id, 1ULL << TUNNY_CELL_PACKETS_SHIFT | p->inner_bytes);
 }
 
 /* Counts the packet for its tenant, by the CPU's own slot. */

@@ -76,9 +76,8 @@ static __always_inline int enter_peer(struct tunny_root *root, struct walk *w, _
 	struct tenant t;
 
 	tunny_prefetch(vni, w->dst_lo, TUNNY_SLOTS_MAX);
-	w->versions = flow_version(tunny_version_of_vpc(vni, root->salt)) + flow_version(tunny_version_of_v4(vni, w->dst_lo, root->salt));
-	/* Versions come before tables. */
-	asm volatile("" ::: "memory");
+	if (tunny_flow.chunks)
+		w->versions = flow_versions(root, vni, w->dst_lo);
 	if (!tenant_find(root, vni, &t))
 		return DROP_ROUTE_PEER_GONE;
 	w->vni = vni;

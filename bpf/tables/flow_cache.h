@@ -35,6 +35,16 @@ struct {
 	__type(value, __u64);
 } tunny_flow_versions SEC(".maps");
 
+/* Hash of a flow's key, which says its places: abi, flow_cache.rs. */
+static __always_inline __u64 flow_place(__u64 addresses, __u64 rest)
+{
+	__u64 x = (addresses ^ tunny_flow.salt) * TUNNY_HASH_MUL_A;
+
+	x ^= x >> 32;
+	x = (x ^ rest) * TUNNY_HASH_MUL_B;
+	return x ^ x >> 29;
+}
+
 /* Bytes in front of a chunk's first pair of lines: the kernel puts its header there, whose end need not be a multiple of 128. */
 static __always_inline __u32 flow_chunk_skip(void)
 {
@@ -73,6 +83,15 @@ static __always_inline __u64 flow_version(__u32 number)
 	__u64 *word = map_value(&tunny_flow_versions, number);
 
 	return word ? READ_ONCE(*word) : TUNNY_FLOW_CHANGING;
+}
+
+/* Those of a VPC and of an IPv4 address in it. What is read of tables is read after them. */
+static __always_inline __u64 flow_versions(const struct tunny_root *root, __u32 vni, __u32 addr)
+{
+	__u64 sum = flow_version(tunny_version_of_vpc(vni, root->salt)) + flow_version(tunny_version_of_v4(vni, addr, root->salt));
+
+	asm volatile("" ::: "memory");
+	return sum;
 }
 
 #endif

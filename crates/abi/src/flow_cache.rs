@@ -3,8 +3,8 @@
 //!
 //! A cache is an array of lines that one CPU (XDP) or one worker (Rust) has for itself: it alone reads and writes them, and they are
 //! thrown away at will. A flow has two adjacent places: `bucket_of(h, chunks)` names the chunk of
-//! FLOW_CHUNK_LINES lines, `bucket_of(h << 32, FLOW_CHUNK_LINES / 2)` the pair in it, where h is `flow_place(...)`; its bit 1 says which of both is
-//! looked at first. The engine that came through the stages with a
+//! FLOW_CHUNK_LINES lines, `bucket_of(h << 32, FLOW_CHUNK_LINES / 2)` the pair in it, where h is a hash of the key with a salt
+//! of the cache's own (`flow_place` in bpf/tables/flow_cache.h); its bit 1 says which of both is looked at first. The engine that came through the stages with a
 //! packet writes the line; a packet that finds its own key there goes on with what the line says, if the line is still valid.
 //!
 //! *Versions* say whether it is. There are [`FLOW_VERSIONS`] words, which a change raises and every cache reads: that of a VPC, and
@@ -14,7 +14,7 @@
 //! word and takes FLOW_CHANGING away: no line of a sum with such a bit is written, and none that was written before is valid meanwhile.
 //! A collision of two words costs a packet that goes through the stages again, never a wrong one.
 
-use crate::hash::{bucket_of, hash1, hash3, HASH_MUL_A, HASH_MUL_B};
+use crate::hash::{bucket_of, hash1, hash3};
 use crate::layout::{bits, layouts, CType, Field, Layout};
 
 layouts! {
@@ -47,16 +47,6 @@ layouts! {
         /// CELL word: what the line sent on and has not yet told its VPC and VM.
         count: u64,
     }
-
-    /// What the front of the program knows of a packet that it leaves to the stages.
-    FlowMiss: 24 {
-        /// Hash of the packet's key, 0: the packet is nothing for the cache.
-        place: u64,
-        /// FlowLine.rest of the packet.
-        rest: u64,
-        /// Sum of the versions, read before any table.
-        versions: u64,
-    }
 }
 
 bits! {
@@ -88,15 +78,6 @@ bits! {
     FLOW_EVICT_ONE_IN: u32 = 8;
 }
 
-/// Hash of a flow's key; its upper half chooses the place. The salt is the cache's own.
-#[inline(always)]
-pub const fn flow_place(addresses: u64, rest: u64, salt: u64) -> u64 {
-    let mut x = (addresses ^ salt).wrapping_mul(HASH_MUL_A);
-    x ^= x >> 32;
-    x = (x ^ rest).wrapping_mul(HASH_MUL_B);
-    x ^ (x >> 29)
-}
-
 /// Which word is the version of a VPC.
 #[inline(always)]
 pub const fn version_of_vpc(vni: u32, salt: u64) -> u32 {
@@ -116,10 +97,8 @@ pub const fn version_of_v6(vni: u32, addr: u128, salt: u64) -> u32 {
 }
 
 /// The C twins of the functions above.
-pub fn c_source() -> &'static str {
-    "static __always_inline __u64 tunny_flow_place(__u64 addresses, __u64 rest, __u64 salt)\n{\n\
-\t__u64 x = (addresses ^ salt) * TUNNY_HASH_MUL_A;\n\tx ^= x >> 32;\n\tx = (x ^ rest) * TUNNY_HASH_MUL_B;\n\treturn x ^ (x >> 29);\n}\n\n\
-static __always_inline __u32 tunny_version_of_vpc(__u32 vni, __u64 salt)\n{\n\
+pub fn c_versions() -> &'static str {
+    "static __always_inline __u32 tunny_version_of_vpc(__u32 vni, __u64 salt)\n{\n\
 \treturn tunny_bucket_of(tunny_hash1((__u64)vni << 40, salt), TUNNY_FLOW_VERSIONS);\n}\n\n\
 static __always_inline __u32 tunny_version_of_v4(__u32 vni, __u32 addr, __u64 salt)\n{\n\
 \treturn tunny_bucket_of(tunny_hash1((__u64)vni << 40 | (__u64)addr << 8, salt), TUNNY_FLOW_VERSIONS);\n}\n\n\

@@ -18,11 +18,7 @@ pub mod states;
 pub mod value;
 
 pub use address::*;
-pub use flow_cache::{
-    flow_place, version_of_v4, version_of_v6, version_of_vpc, FlowLine, FlowMiss, FLOW_BITS, FLOW_CHANGING,
-    FLOW_CHUNK_BYTES, FLOW_CHUNK_LINES, FLOW_EVICT_ONE_IN, FLOW_LAYOUTS, FLOW_PROTOCOL_SHIFT, FLOW_SPILL,
-    FLOW_TENANT_HIGH_SHIFT, FLOW_TENANT_SHIFT, FLOW_VERSIONS, FLOW_VM_SHIFT, FLOW_VNI_SHIFT,
-};
+pub use flow_cache::*;
 pub use hash::*;
 pub use layout::*;
 pub use limits::*;
@@ -62,7 +58,7 @@ pub fn c_header() -> String {
 }
 
 fn c_body() -> String {
-    let hashes = hash::c_source() + "\n" + flow_cache::c_source();
+    let hashes = hash::c_source() + "\n" + flow_cache::c_versions();
     [c_limits(), c_reasons(), c_layouts(), hashes, special::c_functions()].concat()
 }
 

@@ -12,6 +12,7 @@ use bench::drive::{Driver, PACKETS};
 use bench::setup::BpfNode;
 use bench::workload::Workload;
 use bench::{cpu, filter, memory, nat, stats, Context, Error, Report, BENCHES};
+use std::time::Instant;
 
 const SEED: u64 = 1;
 
@@ -110,10 +111,13 @@ fn compare(list: &str, samples: usize) -> Result<(), Error> {
             let ratios: Vec<f64> = time.iter().zip(&bare).map(|(t, b)| (t - driver_ns) / b).collect();
             let after = node.stats();
             let hits = (after.flow_hits - before.flow_hits) as f64 / (after.forwarded - before.forwarded) as f64;
+            let gather = Instant::now();
+            node.tables().memory().gather();
             println!(
-                "   {name}: net {:.0}, ratio {:.2}, hits {hits:.3}",
+                "   {name}: net {:.0}, ratio {:.2}, hits {hits:.3}, counts gathered in {:.1} ms",
                 stats::median(time) - driver_ns,
-                stats::median(&ratios)
+                stats::median(&ratios),
+                gather.elapsed().as_secs_f64() * 1e3
             );
         }
     }

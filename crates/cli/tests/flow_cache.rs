@@ -5,8 +5,6 @@
 mod region;
 
 use lab::{traffic, Options};
-use nix::sys::signal::{kill, Signal};
-use nix::unistd::Pid;
 use region::layout::stop;
 use region::{options, region_with, Region};
 use serde_json::Value;
@@ -50,7 +48,7 @@ fn a_flow_cache_sends_packets_on_and_loses_no_count() {
     );
 
     // While no daemon lives, the program and its cache go on; the next one finds what they counted.
-    kill(Pid::from_raw(region.node().unwrap().process.pid), Signal::SIGKILL).unwrap();
+    region.node().unwrap().process.kill();
     std::thread::sleep(Duration::from_millis(200));
     region.echo(300);
     region.start_node().unwrap();

@@ -128,11 +128,8 @@ fn mount_bpffs() -> Result<(), LabError> {
 impl Lab {
     /// Starts the gateway's process, again if it ran before.
     pub fn start_node(&mut self) -> Result<(), LabError> {
-        let node = node::start(
-            &self.options.tunny,
-            &self.shape.names,
-            &Place::gateway(&self.shape.names, self.options.flow_cache),
-        )?;
+        let place = Place::gateway(&self.shape.names).with_flow_cache(self.options.flow_cache);
+        let node = node::start(&self.options.tunny, &self.shape.names, &place)?;
         self.remember(node.process.clone())?;
         self.node = Some(node);
         Ok(())

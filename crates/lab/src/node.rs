@@ -77,9 +77,9 @@ pub struct Place {
 }
 
 impl Place {
-    /// The gateway, with so many MiB of flow cache on each CPU.
-    pub fn gateway(names: &Names, flow_cache: u32) -> Place {
-        let files = ["region.yaml", "node", "node.log"];
+    /// The gateway.
+    pub fn gateway(names: &Names) -> Place {
+        let (files, flow_cache) = (["region.yaml", "node", "node.log"], 0);
         Place {
             instance: names.instance(),
             socket: socket(names),
@@ -88,6 +88,11 @@ impl Place {
             what: "tunny node",
             flow_cache,
         }
+    }
+
+    /// The same with so many MiB of flow cache on each CPU.
+    pub fn with_flow_cache(self, flow_cache: u32) -> Place {
+        Place { flow_cache, ..self }
     }
 
     /// The filter node in front of the bare-metal servers.

@@ -246,7 +246,7 @@ pub fn remove(names: &Names) -> Result<Vec<String>, LabError> {
                 .push(format!("(process {pid}, {name}, still runs in what was namespace {}: end it yourself)", ns.0));
         }
     }
-    let places = [crate::node::Place::gateway(names, 0), crate::node::Place::edge(names)];
+    let places = [crate::node::Place::gateway(names), crate::node::Place::edge(names)];
     let pins = places.each_ref().map(|p| std::path::Path::new("/sys/fs/bpf/tunny").join(&p.instance));
     for path in pins.into_iter().chain([dir]) {
         if path.exists() {

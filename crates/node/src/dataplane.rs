@@ -80,6 +80,9 @@ pub struct DataPlane {
 
 /// Lines of each CPU's flow cache in so many MiB, if the memory that is free holds them twice.
 pub fn flow_lines(mib: u32) -> Result<u32, NodeError> {
+    if mib == 0 {
+        return Ok(0);
+    }
     let cpus = xdp::possible_cpus()?;
     let text = std::fs::read_to_string("/proc/meminfo").map_err(NodeError::system("reading /proc/meminfo"))?;
     let free =

@@ -189,6 +189,7 @@ impl Counters<'_> {
         let mut last = statistics(&self.of.old, words)?;
         for _ in 0..READINGS {
             std::thread::sleep(BETWEEN_READINGS);
+            self.tables.gather();
             let now = statistics(&self.of.old, words)?;
             if now == last {
                 break;

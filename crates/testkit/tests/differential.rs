@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use testkit::case::Counter;
 use testkit::dissect::dissect;
+use testkit::encode::checksum;
 use testkit::layers::{Layer, Packet};
 use testkit::oracle::{may_send, place, Place};
 use testkit::print;
@@ -163,9 +164,7 @@ fn plain_frame(mut frame: Vec<u8>) -> Option<Vec<u8>> {
     }
     for at in [14, 64] {
         frame[at + 10..at + 12].fill(0);
-        let sum: u32 = frame[at..at + 20].chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();
-        let sum = (sum & 0xffff) + (sum >> 16);
-        let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+        let sum = checksum(&[&frame[at..at + 20]]);
         frame[at + 10..at + 12].copy_from_slice(&sum.to_be_bytes());
     }
     Some(frame)

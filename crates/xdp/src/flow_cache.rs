@@ -28,7 +28,7 @@ pub(crate) struct FlowCaches {
 }
 
 /// Flow caches of a program, whose counts can be gathered.
-struct FlowCache {
+pub(crate) struct FlowCache {
     program: OwnedFd,
     chunks: u32,
     /// Where the program is pinned.
@@ -86,13 +86,8 @@ fn make_own(object: &libbpf_rs::Object, chunks: u32, pins: Option<&Path>) -> Res
     Ok(FlowCache { program, chunks, pin })
 }
 
-/// Has the caches of all programs that are pinned in a layout's folder tell their counts.
-pub(crate) fn gather_pinned(dir: &Path) {
-    pinned(dir).iter().for_each(FlowCache::gather);
-}
-
 /// Caches of programs that are pinned in a layout's folder.
-fn pinned(dir: &Path) -> Vec<FlowCache> {
+pub(crate) fn pinned(dir: &Path) -> Vec<FlowCache> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path());
     let cache = |path: PathBuf| {
         let chunks = path.file_name()?.to_str()?.strip_prefix(PIN)?.split('-').next()?.parse().ok()?;
@@ -104,7 +99,7 @@ fn pinned(dir: &Path) -> Vec<FlowCache> {
 impl FlowCache {
     /// Has all lines tell their counts: each CPU's on that CPU, all CPUs side by side. A CPU on which no thread may run keeps its counts for
     /// later.
-    fn gather(&self) {
+    pub(crate) fn gather(&self) {
         let Ok(cpus) = possible_cpus() else { return };
         std::thread::scope(|scope| {
             for cpu in 0..cpus {
@@ -139,9 +134,14 @@ impl FlowCaches {
         self.older.lock().iter().for_each(FlowCache::gather);
     }
 
-    /// No packet is in an older program any more: their caches tell what they have, and go.
-    pub(crate) fn retire_older(&self) {
-        for cache in self.older.lock().drain(..) {
+    /// No port runs an older program any more: when no packet is in one (`grace`), their caches tell what they have, and go.
+    pub(crate) fn retire_older(&self, grace: impl FnOnce()) {
+        let mut older = self.older.lock();
+        if older.is_empty() {
+            return;
+        }
+        grace();
+        for cache in older.drain(..) {
             cache.gather();
             let _ = cache.pin.map(fs::remove_file);
         }

@@ -128,8 +128,7 @@ impl XdpEngine {
     pub fn retire_other_layouts(&self) -> Result<u32, XdpError> {
         let (Some(base), Some(own)) = (&self.base, &self.pins) else { return Ok(0) };
         let memory = self.memory();
-        memory.grace();
-        memory.flow_caches().retire_older();
+        memory.flow_caches().retire_older(|| memory.grace());
         let mut removed = 0;
         for path in own_entries(base, &["layout-"])? {
             if path.is_dir() && path != *own {

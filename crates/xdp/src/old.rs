@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Pinned tables of another layout, for reading: what their words mean is known to whoever has a description of that layout.
 
+use crate::flow_cache::{self, FlowCache};
 use crate::memory::{SESSION_SEGMENTS, TABLE_SEGMENTS};
 use crate::segments::Kind;
 use crate::sys::{self, Mapping};
@@ -27,6 +28,7 @@ pub struct OldTables {
     stats: Mapping,
     segments: Vec<Mapping>,
     sizes: OldSizes,
+    flow_caches: Vec<FlowCache>,
 }
 
 /// Session memory of another layout.
@@ -98,9 +100,14 @@ impl OldTables {
     /// Maps the tables pinned in a layout's folder.
     pub fn open(dir: &Path, sizes: OldSizes) -> io::Result<OldTables> {
         let map = |name: &str, bytes| Mapping::of_map(sys::open_pin(&dir.join(name))?.as_fd(), pages(bytes), false);
-        crate::flow_cache::gather_pinned(dir);
         let segments = pinned_segments(&TABLE_SEGMENTS, dir, sizes.segment)?;
-        Ok(OldTables { root: map("tunny_root", sizes.root)?, stats: map("tunny_stats", sizes.stats)?, segments, sizes })
+        let (root, stats) = (map("tunny_root", sizes.root)?, map("tunny_stats", sizes.stats)?);
+        Ok(OldTables { root, stats, segments, sizes, flow_caches: flow_cache::pinned(dir) })
+    }
+
+    /// Has the flow caches of programs over these tables tell their counts. Before counts of VPCs and VMs are read.
+    pub fn gather(&self) {
+        self.flow_caches.iter().for_each(FlowCache::gather);
     }
 
     fn word(mapping: &Mapping, offset: usize, end: usize) -> Option<u64> {

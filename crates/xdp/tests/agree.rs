@@ -45,6 +45,10 @@ fn c_and_rust_compute_the_same_hashes() {
         assert_eq!(got(4), flow_hash_v6((k[0], k[1]), (k[2], k[3]), k[4] as u8, k[5] as u32), "{k:x?}");
         assert_eq!(got(5), u64::from(source_port(k[0])), "{k:x?}");
         assert_eq!(got(6), u64::from(flow_label(k[0])), "{k:x?}");
+        let (vni, v6) = (k[0] as u32, u128::from(k[2]) << 64 | u128::from(k[3]));
+        assert_eq!(got(7), u64::from(version_of_vpc(vni, k[1])), "{k:x?}");
+        assert_eq!(got(8), u64::from(version_of_v4(vni, k[2] as u32, k[1])), "{k:x?}");
+        assert_eq!(got(9), u64::from(version_of_v6(vni, v6, k[1])), "{k:x?}");
     }
 }
 

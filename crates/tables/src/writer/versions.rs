@@ -101,7 +101,6 @@ impl Writer {
         }
         let versions = self.memory.flow_versions();
         for word in &concerned.words {
-            // Trackers raise words as well.
             versions[*word as usize].fetch_add(by, Ordering::AcqRel);
         }
     }
