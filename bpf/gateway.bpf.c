@@ -60,8 +60,11 @@ static __always_inline int serve(struct packet *p, struct end *e)
 		end = nat_verdict(p, route(p));
 	if (!end)
 		end = filter(p, e);
-	if (!end)
+	if (!end) {
 		end = locate(p);
+		if (p->filtered)
+			filter_takes(p, end);
+	}
 	if (!end)
 		end = meter(p);
 	if (end)
@@ -140,6 +143,8 @@ __noinline int tunny_inline(struct xdp_md *ctx, struct end *e)
 	if (end && end != UNJUDGED)
 		return end;
 	end = inline_encapsulate(w);
+	if (judged && end < PUNT)
+		connection_takes(w);
 	if (!end && judged && w->server == SERVER_SENDS)
 		end = meter_vpc(root, w->tenant_key, e->inner_bytes);
 	return end ? end : emit_frame(ctx, e, w->egress, w->frame);

@@ -103,6 +103,7 @@ struct packet {
 	__u32 cell_group;	/* of VM ids whose cells were prefetched */
 	__u32 far;		/* the destination may be on the Internet, and its session was prefetched */
 	__u32 nat;		/* nat has run, and its work names this packet */
+	__u32 filtered;		/* filter has run, and so has its work */
 	/* tenant, route, locate */
 	__u64 tenant_key;	/* of the ingress VPC */
 	__u64 roots;

@@ -49,8 +49,10 @@ struct flow {
 	__u32 vni;
 	__u32 ttl;
 	__u32 tos;		/* as it is to be sent */
-	__u32 line;		/* of the session's record; of the filter: if it seems to have one, else 0 */
-	__u32 port;		/* of the VM */
+	__u32 line;		/* of the session's record; of the filter, before it is looked up: if it seems to have one, else 0 */
+	__u32 port;		/* of the VM; of what leaves: its public one */
+	__u32 public_addr;	/* of an IPv4 packet that leaves */
+	__u32 nexthop;		/* line of the next hop of what leaves */
 	__u64 state;
 	__u32 why;		/* why the software path must have it, if it is a packet of a connection */
 	__u32 to_vni;		/* of the other end inside */
@@ -60,6 +62,7 @@ struct flow {
 	__u32 egress;		/* of a server's packet: the port by which it leaves */
 	__u32 mtu;		/* of that port */
 	__u32 server;		/* enum server */
+	__u32 in;		/* the packet is towards the end that stands as the VM in the key */
 	struct state_key state_key;
 };
 
@@ -88,6 +91,22 @@ static __always_inline int extension_header(__u32 next)
 	       next == PROTO_DSTOPTS || next == PROTO_MOBILITY || next == PROTO_HIP || next == PROTO_SHIM6;
 }
 
+/* Bytes of a TCP header with `bytes` bytes behind it and with it. 0: it is malformed. */
+static __always_inline __u32 tcp_header(const void *l4, __u32 bytes)
+{
+	__u32 header = (*(__u8 *)(l4 + 12) >> 4) * 4;
+
+	return header < TCP_BYTES || header > bytes ? 0 : header;
+}
+
+static __always_inline void read_segment(struct segment *s, const void *l4, __u32 payload)
+{
+	s->seq = load_be32(l4 + 4);
+	s->end = s->seq + payload;
+	s->ack = load_be32(l4 + 8);
+	s->window = load_be16(l4 + 14);
+}
+
 /* The upper header at `at` with `bytes` bytes. Returns GO, or why the fast path does not serve it. */
 static __always_inline int read_upper(struct xdp_md *ctx, struct flow *w, __u32 proto, __u32 at, __u32 bytes)
 {
@@ -102,15 +121,12 @@ static __always_inline int read_upper(struct xdp_md *ctx, struct flow *w, __u32 
 			return PUNT_SESSION_CONTROL;
 		if (l4 + TCP_BYTES > behind(ctx))
 			return PUNT_NONLINEAR_HEADERS;
-		header = (*(__u8 *)(l4 + 12) >> 4) * 4;
-		if (header < TCP_BYTES || header > bytes)
+		header = tcp_header(l4, bytes);
+		if (!header)
 			return PUNT_SESSION_CONTROL;
 		w->upper = UPPER_TCP;
 		w->flags = *(__u8 *)(l4 + 13);
-		w->segment.seq = load_be32(l4 + 4);
-		w->segment.end = w->segment.seq + (bytes - header);
-		w->segment.ack = load_be32(l4 + 8);
-		w->segment.window = load_be16(l4 + 14);
+		read_segment(&w->segment, l4, bytes - header);
 	} else if (proto == IPPROTO_UDP) {
 		if (bytes < UDP_BYTES)
 			return PUNT_SESSION_CONTROL;
@@ -213,8 +229,11 @@ static __always_inline void outer_key(struct flow *w)
 	}
 }
 
-/* Is the session established, and the packet one that changes nothing of it? Returns GO or a punt reason. */
-static __always_inline int session_verdict(const struct flow *w, const struct tunny_session_record *r, __u64 state, int in)
+/*
+ * Is the session established, and the packet one that changes nothing of it? flags: of TCP, else 0; policy: of its VPCs. Returns GO or a
+ * punt reason.
+ */
+static __always_inline int session_judges(const struct tunny_session_record *r, __u64 state, int tcp, __u32 flags, __u64 policy, int in)
 {
 	__u32 number = state & TUNNY_SESSION_STATE_MASK;
 	int outside = !!(state & TUNNY_SESSION_FROM_OUTSIDE);
@@ -223,21 +242,31 @@ static __always_inline int session_verdict(const struct flow *w, const struct tu
 		return PUNT_SESSION_CONTROL;
 	if (number == TUNNY_SESSION_ONE_WAY && outside != in)
 		return PUNT_SESSION_CONTROL;
-	if (w->upper == UPPER_TCP && (w->flags & ~TCP_SETTLED || !(w->flags & TCP_ACK)))
+	if (tcp && (flags & ~TCP_SETTLED || !(flags & TCP_ACK)))
 		return PUNT_SESSION_CONTROL;
 	if (READ_ONCE(r->count) & TUNNY_SESSION_COUNT_SPILL)
 		return PUNT_SESSION_CONTROL;
-	if ((READ_ONCE(r->outer) & 0xffff) != (w->policy >> TUNNY_POLICY_EPOCH_SHIFT & 0xffff))
+	if ((READ_ONCE(r->outer) & 0xffff) != (policy >> TUNNY_POLICY_EPOCH_SHIFT & 0xffff))
 		return PUNT_SESSION_STALE;
-	return w->policy & TUNNY_POLICY_SOFTWARE ? PUNT_SESSION_SOFTWARE : GO;
+	return policy & TUNNY_POLICY_SOFTWARE ? PUNT_SESSION_SOFTWARE : GO;
 }
 
-/* The session takes the packet. */
+static __always_inline int session_verdict(const struct flow *w, const struct tunny_session_record *r, __u64 state, int in)
+{
+	return session_judges(r, state, w->upper == UPPER_TCP, w->flags, w->policy, in);
+}
+
+/* The session takes a packet of so many bytes; s: of TCP. */
+static __always_inline void session_takes(struct tunny_session_record *r, __u64 state, int tcp, const struct segment *s, __u32 bytes, int in)
+{
+	int alive = tcp ? session_progress(r, state, s, in) : 1;
+
+	session_touch(r, alive, bytes, time_tick_ns());
+}
+
 static __always_inline void take(const struct flow *w, struct tunny_session_record *r, __u64 state, int in)
 {
-	int alive = w->upper == UPPER_TCP ? session_progress(r, state, &w->segment, in) : 1;
-
-	session_touch(r, alive, w->bytes, time_coarse_ns());
+	session_takes(r, state, w->upper == UPPER_TCP, &w->segment, w->bytes, in);
 }
 
 #endif

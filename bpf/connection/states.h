@@ -84,6 +84,7 @@ static __always_inline int by_connection(struct flow *w, int in, __u32 guess)
 	__u64 state;
 	int why;
 
+	w->line = 0;
 	if (states_memory())
 		return by_state(w);
 	if (!line || !session_is(&w->key, line))
@@ -95,8 +96,22 @@ static __always_inline int by_connection(struct flow *w, int in, __u32 guess)
 	why = session_verdict(w, r, state, in);
 	if (why)
 		return PUNT + (why & (PUNT_REASONS - 1));
-	take(w, r, state, in);
+	w->line = line;
+	w->state = state;
+	w->in = in;
 	return GO;
+}
+
+/*
+ * The session by which by_connection let a packet go on, if it was one, takes it. Once no stage can hand the packet over any more: the software
+ * path, too, has sessions take what it gets.
+ */
+static __always_inline void connection_takes(const struct flow *w)
+{
+	struct tunny_session_record *r = w->line ? session_line(w->line) : NULL;
+
+	if (r)
+		take(w, r, w->state, w->in);
 }
 
 #endif

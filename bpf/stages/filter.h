@@ -13,6 +13,7 @@
 #define TUNNY_FILTER_H
 
 #include "../connection/states.h"
+#include "../tables/flow_cache.h"
 #include "../tables/nc.h"
 
 /* What the VPCs of both ends say, as far as they have groups: flags, and the sum of their epochs. */
@@ -77,7 +78,11 @@ static __always_inline int sent_by(const struct tunny_root *root, const struct f
 /* The source must be a VM of the VPC on the NC that sent the packet. GO or a verdict. */
 static __always_inline int check_sender(struct tunny_root *root, struct flow *w)
 {
+	struct flow_miss *miss = map_value(&tunny_flow_misses, 0);
+
 	walk_to(&w->walk, w->vni, w->v6, w->src_hi, w->src_lo);
+	if (tunny_flow.chunks && miss)
+		miss->more = flow_version_v4(root, w->vni, w->src_lo);
 	if (!find_vm(root, &w->walk))
 		return PUNT + PUNT_FILTER_SOURCE;
 	if (w->walk.vm.flags & TUNNY_VM_FLAG_GATEWAY)
@@ -130,7 +135,17 @@ static __always_inline int filter(struct packet *p, const struct end *e)
 	w->sender_lo = e->sender_lo;
 	w->sender_v6 = e->sender_v6;
 	w->line = e->guess;
+	p->filtered = 1;
 	return tunny_filter(p->ctx, w);
+}
+
+/* What has passed the stage is taken by its session, unless `end` hands it over. */
+static __always_inline void filter_takes(const struct packet *p, int end)
+{
+	const struct flow *w = map_value(&tunny_flows, 0);
+
+	if (w && end < PUNT)
+		connection_takes(w);
 }
 
 /* The stage for a server's packet, whose framing filled in the flow. The other end has no VNI. */

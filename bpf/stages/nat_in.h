@@ -9,6 +9,7 @@
 #include "meter.h"
 #include "rewrite.h"
 #include "emit.h"
+#include "remember.h"
 
 /* The VPC of the session: its record, and what emit needs to know. Returns GO or a verdict. */
 static __always_inline int enter_vpc(struct tunny_root *root, struct flow *w, struct end *e)
@@ -81,6 +82,12 @@ __noinline int tunny_nat_find(struct xdp_md *ctx, struct flow *w, struct end *e)
 		return scope == TUNNY_SCOPE_BLACKHOLE ? DROP_NAT_UNSOLICITED : PUNT + PUNT_SESSION_NEW;
 	w->state = READ_ONCE(r->state);
 	w->vni = READ_ONCE(r->inner0) >> 40;
+	if (tunny_flow.chunks) {
+		struct flow_miss *miss = map_value(&tunny_flow_misses, 0);
+
+		if (miss)
+			miss->more = flow_versions(root, w->vni, READ_ONCE(r->inner0));
+	}
 	tunny_prefetch(w->vni, READ_ONCE(r->inner0), cpu_number());
 	end = enter_vpc(root, w, e);
 	if (end)
@@ -123,7 +130,7 @@ __noinline int tunny_nat_deliver(struct xdp_md *ctx, struct flow *w, const struc
 		end = meter(&p);
 	if (end)
 		return end;
-	if (!w->v6 && translate4(ctx, w, w->walk.dst_lo, w->port, 1))
+	if (!w->v6 && translate4(ctx, w->at, w->upper, w->walk.dst_lo, w->port, 1))
 		return DROP_TX_FAILED;
 	p.inner_v6 = w->v6;
 	end = rewrite(&p);
@@ -137,6 +144,8 @@ __noinline int tunny_nat_deliver(struct xdp_md *ctx, struct flow *w, const struc
 	if (r)
 		take(w, r, w->state, 1);
 	p.stats->nat++;
+	if (tunny_flow.chunks)
+		remember_in(&p, w);
 	return end;
 }
 

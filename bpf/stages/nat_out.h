@@ -9,12 +9,13 @@
 #include "meter.h"
 #include "rewrite.h"
 #include "emit.h"
+#include "remember.h"
 
 /* The next hop towards the Internet for a flow. Returns GO or the verdict. */
-static __always_inline int internet_nexthop(struct tunny_root *root, __u32 v6, __u64 flow, struct tunny_nexthop **hop)
+static __always_inline int internet_nexthop(struct tunny_root *root, struct flow *w, __u64 flow, struct tunny_nexthop **hop)
 {
 	__u64 word = READ_ONCE(root->internet);
-	__u32 line = v6 ? word >> 32 : word, count, member;
+	__u32 line = w->v6 ? word >> 32 : word, count, member;
 	struct tunny_nexthop_group *group;
 
 	if (!line)
@@ -29,8 +30,8 @@ static __always_inline int internet_nexthop(struct tunny_root *root, __u32 v6, _
 	OPAQUE(member);
 	if (member >= TUNNY_GROUP_NEXTHOPS_MAX)
 		return DROP_UNDERLAY_NO_ROUTE;
-	line = READ_ONCE(group->members[member]);
-	*hop = line ? line_at(line) : NULL;
+	w->nexthop = READ_ONCE(group->members[member]);
+	*hop = w->nexthop ? line_at(w->nexthop) : NULL;
 	if (!*hop)
 		return DROP_UNDERLAY_NO_ROUTE;
 	return READ_ONCE((*hop)->dmac) & TUNNY_NEXTHOP_READY ? GO : PUNT + PUNT_NEXTHOP_UNRESOLVED;
@@ -63,7 +64,7 @@ static __always_inline int leave(struct xdp_md *ctx, const struct flow *w, __u32
 {
 	void *ip;
 
-	if (!w->v6 && translate4(ctx, w, addr, port, 0))
+	if (!w->v6 && translate4(ctx, w->at, w->upper, addr, port, 0))
 		return -1;
 	ip = front(ctx) + (w->at & 0xff);
 	if (ip + (w->v6 ? IPV6_BYTES : IPV4_BYTES) > behind(ctx))
@@ -108,7 +109,7 @@ __noinline int tunny_nat_out(struct xdp_md *ctx, struct flow *w)
 		return icmp_or(root->options, DROP_TTL_EXPIRED);
 	addr = READ_ONCE(r->outer) >> 32;
 	port = w->v6 ? w->src_port : READ_ONCE(r->outer) >> 16 & 0xffff;
-	end = internet_nexthop(root, w->v6, leaving(w, addr, port), &hop);
+	end = internet_nexthop(root, w, leaving(w, addr, port), &hop);
 	if (end)
 		return end;
 	if (!hop)
@@ -124,6 +125,9 @@ __noinline int tunny_nat_out(struct xdp_md *ctx, struct flow *w)
 	if (!end)
 		return DROP_TX_FAILED;
 	take(w, r, state, 0);
+	w->line = line;
+	w->public_addr = addr;
+	w->port = port;
 	return -end;
 }
 
@@ -137,6 +141,8 @@ static __always_inline int nat_serve(struct packet *p, struct flow *w)
 	count_ingress(p);
 	count_forwarded(p->stats, ETH_BYTES + w->bytes);
 	p->stats->nat++;
+	if (tunny_flow.chunks)
+		remember_out(p, w);
 	return end;
 }
 

@@ -11,12 +11,12 @@ static __always_inline void change_sum(void *at, __u64 difference)
 }
 
 /*
- * Gives the IPv4 packet of a flow, whose upper header is whole, another source (or destination) and port: checksums by
- * difference, a UDP checksum of zero stays, one that becomes zero is sent as all ones.
+ * Gives an IPv4 packet with this upper header, which is whole, another source (or destination: `in`) and port: checksums by difference, a UDP
+ * checksum of zero stays, one that becomes zero is sent as all ones. -1: the frame ends before.
  */
-static __always_inline int translate4(struct xdp_md *ctx, const struct flow *w, __u32 addr, __u32 port, int in)
+static __always_inline int translate4(struct xdp_md *ctx, __u32 at, __u32 upper, __u32 addr, __u32 port, int in)
 {
-	void *ip = front(ctx) + (w->at & 0xff), *l4 = ip + IPV4_BYTES, *where = ip + (in ? 16 : 12);
+	void *ip = front(ctx) + (at & 0xff), *l4 = ip + IPV4_BYTES, *where = ip + (in ? 16 : 12);
 	__u32 new_addr = __builtin_bswap32(addr), old_addr;
 	__u16 new_port = __builtin_bswap16(port), old_port;
 	__u64 change, ports;
@@ -24,7 +24,7 @@ static __always_inline int translate4(struct xdp_md *ctx, const struct flow *w, 
 	if (l4 + UDP_BYTES > behind(ctx))
 		return -1;
 	old_addr = *(__u32 *)where;
-	if (w->upper == UPPER_ECHO)
+	if (upper == UPPER_ECHO)
 		old_port = *(__u16 *)(l4 + 4);
 	else
 		old_port = *(__u16 *)(l4 + (in ? 2 : 0));
@@ -34,13 +34,13 @@ static __always_inline int translate4(struct xdp_md *ctx, const struct flow *w, 
 	ports = (__u64)(__u16)~old_port + new_port;
 	*(__u32 *)where = new_addr;
 	change_sum(ip + 10, change);
-	if (w->upper == UPPER_ECHO) {
+	if (upper == UPPER_ECHO) {
 		*(__u16 *)(l4 + 4) = new_port;
 		change_sum(l4 + 2, ports);
 		return 0;
 	}
 	*(__u16 *)(l4 + (in ? 2 : 0)) = new_port;
-	if (w->upper == UPPER_TCP) {
+	if (upper == UPPER_TCP) {
 		if (l4 + TCP_BYTES > behind(ctx))
 			return -1;
 		change_sum(l4 + 16, change + ports);

@@ -35,6 +35,23 @@ struct {
 	__type(value, __u64);
 } tunny_flow_versions SEC(".maps");
 
+/* What is known of a packet that is left to the stages. */
+struct flow_miss {
+	__u64 place;		/* hash of its key, 0: it is nothing for the cache */
+	__u64 addresses;	/* first word of its key */
+	__u64 rest;		/* second word of its key */
+	__u64 versions;		/* read before any table */
+	__u64 more;		/* versions of a session's VM, read before any table is asked for it */
+	struct tunny_flow_line line;	/* what the stages decided, for tunny_flow_note */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct flow_miss);
+} tunny_flow_misses SEC(".maps");
+
 /* Hash of a flow's key, which says its places: abi, flow_cache.rs. */
 static __always_inline __u64 flow_place(__u64 addresses, __u64 rest)
 {
@@ -73,9 +90,23 @@ static __always_inline struct tunny_flow_line *flow_line(__u32 cpu, __u64 hash, 
 	return flow_line_at(cpu, tunny_bucket_of(hash, tunny_flow.chunks), 2 * tunny_bucket_of(hash << 32, TUNNY_FLOW_CHUNK_LINES / 2) | number);
 }
 
-static __always_inline int flow_is(const struct tunny_flow_line *line, __u64 addresses, __u64 rest)
+static __always_inline __u32 flow_kind(const struct tunny_flow_line *line)
 {
-	return line->addresses == addresses && line->rest == rest;
+	return line->nexthop >> TUNNY_FLOW_KIND_SHIFT;
+}
+
+/* What the line of a session holds of a flow's addresses. */
+static __always_inline __u64 flow_mix(__u64 hash)
+{
+	return hash >> 2 & ((1ULL << (64 - TUNNY_FLOW_MIX_SHIFT)) - 1);
+}
+
+/* Is it the line of a flow? One of a session may be another flow's, which its record tells. */
+static __always_inline int flow_is(const struct tunny_flow_line *line, __u64 hash, __u64 addresses, __u64 rest)
+{
+	if (line->rest != rest)
+		return 0;
+	return flow_kind(line) ? line->addresses >> TUNNY_FLOW_MIX_SHIFT == flow_mix(hash) : line->addresses == addresses;
 }
 
 static __always_inline __u64 flow_version(__u32 number)
@@ -85,13 +116,19 @@ static __always_inline __u64 flow_version(__u32 number)
 	return word ? READ_ONCE(*word) : TUNNY_FLOW_CHANGING;
 }
 
-/* Those of a VPC and of an IPv4 address in it. What is read of tables is read after them. */
-static __always_inline __u64 flow_versions(const struct tunny_root *root, __u32 vni, __u32 addr)
+/* That of an IPv4 address in a VPC. What is read of tables is read after it. */
+static __always_inline __u64 flow_version_v4(const struct tunny_root *root, __u32 vni, __u32 addr)
 {
-	__u64 sum = flow_version(tunny_version_of_vpc(vni, root->salt)) + flow_version(tunny_version_of_v4(vni, addr, root->salt));
+	__u64 version = flow_version(tunny_version_of_v4(vni, addr, root->salt));
 
 	asm volatile("" ::: "memory");
-	return sum;
+	return version;
+}
+
+/* Those of a VPC and of an IPv4 address in it. */
+static __always_inline __u64 flow_versions(const struct tunny_root *root, __u32 vni, __u32 addr)
+{
+	return flow_version(tunny_version_of_vpc(vni, root->salt)) + flow_version_v4(root, vni, addr);
 }
 
 #endif

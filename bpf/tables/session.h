@@ -57,17 +57,12 @@ static __always_inline int session_is_pair(__u64 state)
 	return (state >> TUNNY_SESSION_OWNER_SHIFT & 7) == TUNNY_SESSION_OWNER_FILTER;
 }
 
-/* Is the record that of the key? */
-static __always_inline int session_is(const struct session_key *k, __u32 line)
+/* Is the record, at this line, that of the key? */
+static __always_inline int session_is_of(const struct session_key *k, const struct tunny_session_record *r, __u64 state, __u32 line)
 {
-	struct tunny_session_record *r = session_line(line);
 	struct tunny_session_addresses *a;
-	__u64 state, w0, w1, outer;
+	__u64 w0 = READ_ONCE(r->inner0), w1, outer;
 
-	if (!r)
-		return 0;
-	state = READ_ONCE(r->state);
-	w0 = READ_ONCE(r->inner0);
 	if (!(state & TUNNY_SESSION_STATE_MASK) || !(state & TUNNY_SESSION_V6) != !k->v6)
 		return 0;
 	if (session_is_pair(state) != (k->outer > 1) || (k->outer > 1 && READ_ONCE(r->outer) >> 40 != k->outer >> 8))
@@ -88,6 +83,13 @@ static __always_inline int session_is(const struct session_key *k, __u32 line)
 		w0 &= (1ULL << 40) - 1;
 	return w0 == k->w[0] && a->vm_hi == k->w[1] && a->vm_lo == k->w[2] && a->remote_hi == k->w[3] &&
 	       a->remote_lo == k->w[4];
+}
+
+static __always_inline int session_is(const struct session_key *k, __u32 line)
+{
+	struct tunny_session_record *r = session_line(line);
+
+	return r && session_is_of(k, r, READ_ONCE(r->state), line);
 }
 
 /*

@@ -13,24 +13,30 @@
 //! Who changes tables adds FLOW_CHANGING to each word concerned before a reader can see anything new, and when all is visible raises the
 //! word and takes FLOW_CHANGING away: no line of a sum with such a bit is written, and none that was written before is valid meanwhile.
 //! A collision of two words costs a packet that goes through the stages again, never a wrong one.
+//!
+//! *Kinds.* A line of a session ([`FLOW_PAIR`], [`FLOW_OUT`], [`FLOW_IN`]) names the session's record, and is valid only while the record is as the
+//! stages would serve it: who has found the line reads the record, whose key is compared too. So the line itself needs 21 bits of the
+//! addresses only. A packet of a session changes its record as it does in the stages: nothing of a connection's state lies in the line.
 
 use crate::hash::{bucket_of, hash1, hash3};
 use crate::layout::{bits, layouts, CType, Field, Layout};
 
 layouts! {
     FLOW_LAYOUTS;
-    /// A line of a flow cache: an IPv4 flow that came in a tunnel over IPv4 and goes on in one. What stands in the packet that way is said
-    /// as it lies there, in network byte order.
+    /// A line of a flow cache: an IPv4 flow whose tunnels are over IPv4. What stands in the packet that way is said as it lies there, in
+    /// network byte order.
     FlowLine: 64 {
-        /// Inner source and destination, as in the packet. A line whose `rest` is 0 is empty.
+        /// FLOW_PLAIN: source and destination of the inner packet, as there. A session: FLOW_MIX_SHIFT: 21 bits of a hash of them;
+        /// FLOW_RECORD_SHIFT: line of its record (27 bits); the policy epoch that the record has.
         addresses: u64,
-        /// VNI << 40 | protocol << 32 | source port << 16 | destination port (0 without ports). Written last.
+        /// VNI << 40 | protocol << 32 | source port << 16 | destination port (0 without ports), as loaded; the VNI of FLOW_IN is 0. Written
+        /// last. A line whose `rest` is 0 is empty.
         rest: u64,
-        /// Sum of the versions (48 bits); FLOW_TENANT_SHIFT: lower 16 bits of the tenant id of the VPC that sends.
+        /// Sum of the versions (48 bits); FLOW_TENANT_SHIFT: lower 16 bits of the tenant id of the VPC that sends. FLOW_IN: the VM's port.
         versions: u64,
-        /// IPv4 address of the NC that sends, as in the packet.
+        /// IPv4 address of the NC that sends, as in the packet. FLOW_IN: the VM's address, as in the packet.
         sender: u32,
-        /// IPv4 address of the NC that gets it, as in the packet.
+        /// IPv4 address of the NC that gets it, as in the packet. FLOW_OUT: the public address as a number.
         nc: u32,
         /// Destination's MAC and the first two octets of the gateway's, as in the packet.
         macs: u64,
@@ -38,9 +44,9 @@ layouts! {
         macs_rest: u32,
         /// VNI of the destination as in the packet (24 bits); FLOW_VM_SHIFT: lower 8 bits of the VM id.
         vni: u32,
-        /// Line of the next hop (26 bits); FLOW_TENANT_HIGH_SHIFT: upper 4 bits of the tenant id.
+        /// Line of the next hop (26 bits); FLOW_TENANT_HIGH_SHIFT: upper 4 bits of the tenant id; FLOW_KIND_SHIFT: kind.
         nexthop: u32,
-        /// Outer source port, as in the packet.
+        /// Outer source port, as in the packet. FLOW_OUT: the public port as a number.
         port: u16,
         /// Upper 16 bits of the VM id.
         vm_high: u16,
@@ -68,6 +74,20 @@ bits! {
     FLOW_TENANT_SHIFT: u32 = 48;
     /// FlowLine.nexthop: shift of the upper 4 bits of the tenant id.
     FLOW_TENANT_HIGH_SHIFT: u32 = 26;
+    /// FlowLine.nexthop: shift of the kind.
+    FLOW_KIND_SHIFT: u32 = 30;
+    /// Kind: from a VM to a VM, without a session.
+    FLOW_PLAIN: u32 = 0;
+    /// Kind: from a VM to a VM, in a session of the filter.
+    FLOW_PAIR: u32 = 1;
+    /// Kind: from a VM to the Internet, in a session: it leaves without a tunnel.
+    FLOW_OUT: u32 = 2;
+    /// Kind: from the Internet to a VM, in a session: it comes without a tunnel.
+    FLOW_IN: u32 = 3;
+    /// FlowLine.addresses of a session: shift of the hash.
+    FLOW_MIX_SHIFT: u32 = 43;
+    /// FlowLine.addresses of a session: shift of the record's line.
+    FLOW_RECORD_SHIFT: u32 = 16;
     /// FlowLine.vni: shift of the lower 8 bits of the VM id.
     FLOW_VM_SHIFT: u32 = 24;
     /// FlowLine.count: a line with one of these bits tells its count before it sends another packet on, so that a counting word that takes it

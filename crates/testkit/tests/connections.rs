@@ -6,7 +6,8 @@
 //! TUNNY_SEED repeats a run, TUNNY_FILTER_PACKETS says how many packets (default 200,000).
 mod common;
 
-use abi::{DropReason, Vni};
+use abi::{DropReason, Vni, FLOW_CHUNK_LINES};
+use common::again::{hits_enough, same_sessions, Again};
 use common::{difference, XdpRunner};
 use filter::{oracle, Deny, Side};
 use std::collections::BTreeMap;
@@ -97,15 +98,36 @@ fn unmetered(region: &mut Region) {
 
 #[test]
 fn rust_and_xdp_agree_on_random_connections_under_groups() {
-    let Some(mut xdp) = XdpRunner::new() else { return };
+    agree(0);
+}
+
+#[test]
+fn rust_and_xdp_agree_on_random_connections_under_groups_with_a_flow_cache() {
+    agree(FLOW_CHUNK_LINES);
+}
+
+/// What no flow cache serves is left out of a region for one.
+fn plain_outside(region: &mut Region, flow_lines: u32) {
+    if flow_lines > 0 {
+        region.switches &= !(abi::OPT_DSCP_UNIFORM | abi::OPT_UDP4_CHECKSUM);
+    }
+}
+
+/// With a flow cache packets that the program sent on come again, as they were or with the next byte of their stream.
+#[track_caller]
+fn agree(flow_lines: u32) {
+    let Some(mut xdp) = XdpRunner::with_flow_cache(flow_lines) else { return };
     let mut rust = UserEngine::default();
     let (seed, mut r) = Rng::seeded("connections");
     let packets: usize = std::env::var("TUNNY_FILTER_PACKETS").ok().and_then(|n| n.parse().ok()).unwrap_or(200_000);
     let (mut counts, mut fast, mut checked, mut done) = (BTreeMap::<String, u64>::new(), 0, 0, 0);
+    let mut again = Again::new(if flow_lines > 0 { 50 } else { 0 });
     while done < packets {
+        again.clear();
         let mut region = random::region(&mut r, SIZE);
         connections::groups(&mut r, &mut region);
         unmetered(&mut region);
+        plain_outside(&mut region, flow_lines);
         let (mut seen, mut now, mut changed) = (Vec::<Packet>::new(), START, false);
         rust.start(&region).and_then(|()| xdp.start(&region)).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{region}"));
         for i in 1..=PER_REGION {
@@ -115,6 +137,7 @@ fn rust_and_xdp_agree_on_random_connections_under_groups() {
                     _ => connections::groups(&mut r, &mut region),
                 }
                 unmetered(&mut region);
+                plain_outside(&mut region, flow_lines);
                 changed = true;
                 rust.change(&region)
                     .and_then(|()| xdp.change(&region))
@@ -127,7 +150,9 @@ fn rust_and_xdp_agree_on_random_connections_under_groups() {
                 xdp.tick(now);
             }
             let kind = r.below(20);
+            let again_now = again.pick(&mut r);
             let packet = match kind {
+                _ if again_now.is_some() => again_now,
                 0..=8 => connections::packet(&mut r, &region),
                 9..=16 => connections::answer(&mut r, &seen),
                 17 | 18 => connections::error(&mut r, &seen),
@@ -145,6 +170,7 @@ fn rust_and_xdp_agree_on_random_connections_under_groups() {
                 panic!("{at}: {what}\n  in port {port} {}\n{region}", dissect(&frame));
             }
             // The oracle believes what a packet's layers say.
+            again.note(&mut r, &packet, &quick);
             if !changed && kind < 19 && packet.patches.is_empty() && packet.inner_cut.is_none() {
                 let told = opinion(&region, &packet, &slow.end);
                 told.unwrap_or_else(|e| {
@@ -183,7 +209,9 @@ fn rust_and_xdp_agree_on_random_connections_under_groups() {
             all
         };
         assert_eq!(sorted(&xdp), sorted(&rust), "seed {seed}: drops by VPC");
+        same_sessions(&xdp, &rust).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     }
+    hits_enough(&xdp, flow_lines, done);
     println!("{done} packets, no difference in bytes, reasons and drops by VPC; {fast} sent on by the XDP program alone, {checked} checked by the oracle:");
     counts.iter().for_each(|(what, n)| println!("  {n:>8} {what}"));
     // The generator has teeth only while connections settle, and end in many ways.

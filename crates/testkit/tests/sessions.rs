@@ -6,6 +6,8 @@
 //! TUNNY_SEED repeats a run, TUNNY_NAT_PACKETS says how many packets (default 24,000, 300,000 in the long one).
 mod common;
 
+use abi::FLOW_CHUNK_LINES;
+use common::again::{hits_enough, same_sessions, Again};
 use common::{difference, XdpRunner};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -187,26 +189,34 @@ impl Clock {
 
 #[test]
 fn rust_and_xdp_agree_on_random_conversations() {
-    agree(24_000);
+    agree(24_000, 0);
+}
+
+#[test]
+fn rust_and_xdp_agree_on_random_conversations_with_a_flow_cache() {
+    agree(24_000, FLOW_CHUNK_LINES);
 }
 
 #[test]
 #[ignore = "long: make test-long"]
 fn long_rust_and_xdp_agree_on_random_conversations() {
-    agree(300_000);
+    agree(300_000, 0);
 }
 
+/// With a flow cache packets that the program sent on come again, as they were or with the next byte of their stream.
 #[track_caller]
-fn agree(usual: usize) {
-    let Some(mut xdp) = XdpRunner::new() else { return };
+fn agree(usual: usize, flow_lines: u32) {
+    let Some(mut xdp) = XdpRunner::with_flow_cache(flow_lines) else { return };
     let mut rust = UserEngine::default();
     let (seed, rng) = Rng::seeded("sessions");
     let packets: usize = std::env::var("TUNNY_NAT_PACKETS").ok().and_then(|n| n.parse().ok()).unwrap_or(usual);
     let mut w = World { rng, seen: Vec::new() };
     let (mut counts, mut fast, mut done) = (BTreeMap::<String, u64>::new(), 0u64, 0);
+    let mut again = Again::new(if flow_lines > 0 { 50 } else { 0 });
     while done < packets {
         let mut tables = region(&mut w.rng);
         w.seen.clear();
+        again.clear();
         rust.start(&tables).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         xdp.start(&tables).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         let (mut now, mut clock) = (START, Clock::default());
@@ -222,7 +232,7 @@ fn agree(usual: usize) {
                 rust.tick(now);
                 xdp.tick(now);
             }
-            let packet = w.packet();
+            let packet = again.pick(&mut w.rng).unwrap_or_else(|| w.packet());
             let (frame, port) =
                 (packet.encode(), if packet.layers.iter().any(|l| matches!(l, Layer::Vxlan(_))) { 1 } else { 2 });
             let quick = xdp.run(&frame, port, now).unwrap_or_else(|e| panic!("seed {seed}, packet {done}: {e}"));
@@ -233,6 +243,7 @@ fn agree(usual: usize) {
                 panic!("seed {seed}, packet {done}: {what}\n  in port {port} {}\n{tables}", dissect(&frame));
             }
             done += 1;
+            again.note(&mut w.rng, &packet, &quick);
             fast += u64::from(quick.punt.is_none() && matches!(quick.end, End::Forward(..)));
             let kind = match (&quick.end, quick.punt) {
                 (End::Drop(reason), _) => format!("drop {}", reason.name()),
@@ -254,7 +265,9 @@ fn agree(usual: usize) {
             }
         }
         rust.conserved().and_then(|()| xdp.conserved()).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        same_sessions(&xdp, &rust).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     }
+    hits_enough(&xdp, flow_lines, done);
     println!("{done} packets, no difference in bytes and reasons; {fast} sent on by the XDP program alone:");
     counts.iter().for_each(|(what, n)| println!("  {n:>8} {what}"));
     // The generator has teeth only while sessions settle and fail in many ways.

@@ -5,6 +5,7 @@
 //! stays on one CPU, so that one statistics slot tells what a run counted.
 #![allow(dead_code)]
 
+pub mod again;
 pub mod talk;
 
 use abi::{DropReason, IfIndex, PuntMeta, PuntReason, Stats, PUNT_MAGIC};
@@ -88,7 +89,11 @@ impl XdpRunner {
         let mut set = CpuSet::new();
         set.set(cpu).unwrap();
         sched_setaffinity(nix::unistd::Pid::from_raw(0), &set).unwrap();
-        let options = xdp::Options { flow_lines, ..xdp::Options::default() };
+        // TUNNY_OBJECT: another compiled `gateway.bpf.c` than the one built in.
+        let object = std::env::var("TUNNY_OBJECT")
+            .ok()
+            .map(|path| std::fs::read(&path).unwrap_or_else(|e| panic!("{path}: {e}")));
+        let options = xdp::Options { flow_lines, object, ..xdp::Options::default() };
         let engine = XdpEngine::open_or_create(&options).unwrap_or_else(|e| panic!("{e}"));
         let (ports, sockets, out) = (HashSet::new(), Vec::new(), vec![0; 65_536]);
         let sessions = engine.session_memory().unwrap_or_else(|e| panic!("{e}"));

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* What the stages decided for a packet is noted in the flow cache, whose lines tell their counts. docs/design/flow-cache.md */
+#ifndef TUNNY_REMEMBER_H
+#define TUNNY_REMEMBER_H
+
+#include "../connection/states.h"
+#include "../tables/flow_cache.h"
+#include "emit.h"
+
+/*
+ * Adds what a line has sent on to the counts of its VPC and VM. The program of the line's own CPU calls it, and on that CPU tunny_gather, into
+ * which a packet may break before Linux 6.11: so each step is one instruction, and what turns out to be of another line by then goes back.
+ */
+__noinline int tunny_flow_tell(struct tunny_flow_line *line, __u32 slot)
+{
+	struct tunny_root *root = map_value(&tunny_root, 0);
+	__u64 addresses, rest, count, before, *cells;
+	__u32 tenant, vm, nexthop, kind;
+
+	if (!line || !root || !READ_ONCE(line->count))
+		return 0;
+	addresses = READ_ONCE(line->addresses);
+	rest = READ_ONCE(line->rest);
+	nexthop = READ_ONCE(line->nexthop);
+	kind = nexthop >> TUNNY_FLOW_KIND_SHIFT;
+	tenant = READ_ONCE(line->versions) >> TUNNY_FLOW_TENANT_SHIFT | (nexthop >> TUNNY_FLOW_TENANT_HIGH_SHIFT & 15) << 16;
+	vm = READ_ONCE(line->vni) >> TUNNY_FLOW_VM_SHIFT | (__u32)READ_ONCE(line->vm_high) << 8;
+	count = __sync_lock_test_and_set(&line->count, 0);
+	if (unlikely(READ_ONCE(line->addresses) != addresses || READ_ONCE(line->rest) != rest)) {
+		__sync_fetch_and_add(&line->count, count);
+		return 0;
+	}
+	cells = kind == TUNNY_FLOW_IN ? NULL : counters_at(root, tenant / 8, slot);
+	if (cells && slot < root->xdp_slots) {
+		before = __sync_fetch_and_add(&cells[tenant & 7], count);
+		carry_tenant(root, tenant, slot, before);
+	}
+	if (kind != TUNNY_FLOW_OUT)
+		add_to_vm(root, vm, count);
+	return 0;
+}
+
+/* Writes what stands in this CPU's flow_miss into the flow's line, if it gets one. */
+__noinline int tunny_flow_note(__u32 slot)
+{
+	struct flow_miss *miss = map_value(&tunny_flow_misses, 0);
+	struct tunny_stats *stats = map_value(&tunny_stats, slot);
+	struct tunny_flow_line *line, *other;
+	__u64 hash, luck;
+
+	if (!miss || !stats || (miss->line.versions & (1ULL << TUNNY_FLOW_TENANT_SHIFT) - 1) >= TUNNY_FLOW_CHANGING)
+		return 0;
+	hash = miss->place;
+	line = flow_line(slot, hash, 0);
+	other = flow_line(slot, hash, 1);
+	if (!line || !other)
+		return 0;
+	luck = stats->rx * TUNNY_HASH_MUL_A >> 32;
+	/* Its own, else an empty one, else in one of some packets either. */
+	if (flow_is(other, hash, miss->addresses, miss->rest) ||
+	    (!flow_is(line, hash, miss->addresses, miss->rest) && line->rest && (!other->rest || luck & 1)))
+		line = other;
+	if (line->rest && !flow_is(line, hash, miss->addresses, miss->rest)) {
+		if (luck >> 1 & (TUNNY_FLOW_EVICT_ONE_IN - 1))
+			return 0;
+		stats->flow_evictions++;
+	}
+	tunny_flow_tell(line, slot);
+	stats->flow_fills++;
+	line->addresses = miss->line.addresses;
+	line->versions = miss->line.versions;
+	line->sender = miss->line.sender;
+	line->nc = miss->line.nc;
+	line->macs = miss->line.macs;
+	line->macs_rest = miss->line.macs_rest;
+	line->vni = miss->line.vni;
+	line->nexthop = miss->line.nexthop;
+	line->port = miss->line.port;
+	line->vm_high = miss->line.vm_high;
+	line->count = 0;
+	line->rest = miss->rest;
+	return 0;
+}
+
+/* The first word of a session's line. */
+static __always_inline __u64 session_of_flow(const struct flow_miss *miss, __u32 record, __u64 policy)
+{
+	return flow_mix(miss->place) << TUNNY_FLOW_MIX_SHIFT | (__u64)record << TUNNY_FLOW_RECORD_SHIFT |
+	       (policy >> TUNNY_POLICY_EPOCH_SHIFT & 0xffff);
+}
+
+/* What leads to a VM: its NC, MAC addresses and number. */
+static __always_inline void note_target(struct flow_miss *miss, const struct packet *p)
+{
+	miss->line.nc = __builtin_bswap32(p->nc_lo);
+	store_be64(&miss->line.macs, p->vm.mac << 16 | (p->gateway_mac >> 32 & 0xffff));
+	store_be32(&miss->line.macs_rest, p->gateway_mac);
+	miss->line.vni = __builtin_bswap32(p->to_vni << 8) | p->vm.id << TUNNY_FLOW_VM_SHIFT;
+	miss->line.vm_high = p->vm.id >> 8;
+	store_be16(&miss->line.port, tunny_source_port(p->flow_hash));
+}
+
+static __always_inline __u32 note_path(__u32 nexthop, __u32 tenant, __u32 kind)
+{
+	return nexthop | (tenant >> 16 & 15) << TUNNY_FLOW_TENANT_HIGH_SHIFT | kind << TUNNY_FLOW_KIND_SHIFT;
+}
+
+/* The session of the filter that a packet went by, as a first word. 0: there is none, or none that the cache knows. */
+static __always_inline __u64 pair_of_flow(const struct flow_miss *miss)
+{
+	const struct flow *w = map_value(&tunny_flows, 0);
+
+	if (!w || !w->line || w->src_lo == w->dst_lo || (w->upper != UPPER_TCP && w->upper != UPPER_UDP))
+		return 0;
+	return session_of_flow(miss, w->line, w->policy);
+}
+
+/* Notes what the stages decided for a packet from a VM to a VM, if they looked at nothing but what the versions and the line stand for. */
+static __always_inline void remember(struct packet *p)
+{
+	struct flow_miss *miss = map_value(&tunny_flow_misses, 0);
+	const struct walk *w = map_value(&tunny_walks, 0);
+	__u32 tenant = tenant_id(p->tenant_key), kind = TUNNY_FLOW_PLAIN;
+
+	if (p->sender_v6 || p->inner_v6 || !miss || !w || !miss->place || p->nat || p->nc_v6 || p->hops > 1 ||
+	    p->tenant_key & TUNNY_TENANT_METERED || p->vm.flags & TUNNY_VM_FLAG_METERED)
+		return;
+	miss->line.addresses = miss->addresses;
+	miss->line.versions = miss->versions + (p->hops ? w->versions : 0);
+	if ((p->policy | p->to_policy) & TUNNY_POLICY_FILTER) {
+		kind = TUNNY_FLOW_PAIR;
+		miss->line.addresses = pair_of_flow(miss);
+		if (!miss->line.addresses)
+			return;
+		miss->line.versions += miss->more;
+	}
+	if (miss->line.versions >= TUNNY_FLOW_CHANGING)
+		return;
+	miss->line.versions |= (__u64)tenant << TUNNY_FLOW_TENANT_SHIFT;
+	miss->line.sender = __builtin_bswap32(p->sender_lo);
+	miss->line.nexthop = note_path(p->nexthop_line, tenant, kind);
+	note_target(miss, p);
+	tunny_flow_note(p->slot);
+}
+
+/* Whether the cache knows such sessions to the Internet and from it; what is noted of them. NULL: it does not. */
+static __always_inline struct flow_miss *miss_of(const struct flow *w)
+{
+	struct flow_miss *miss = map_value(&tunny_flow_misses, 0);
+
+	return miss && miss->place && !w->v6 && (w->upper == UPPER_TCP || w->upper == UPPER_UDP) ? miss : NULL;
+}
+
+/* The same of a packet to the Internet, which has been sent. */
+static __always_inline void remember_out(const struct packet *p, const struct flow *w)
+{
+	struct flow_miss *miss = miss_of(w);
+	__u32 tenant = tenant_id(p->tenant_key);
+
+	if (!miss || p->sender_v6 || p->tenant_key & TUNNY_TENANT_METERED || miss->versions >= TUNNY_FLOW_CHANGING)
+		return;
+	miss->line.addresses = session_of_flow(miss, w->line, w->policy);
+	miss->line.versions = miss->versions | (__u64)tenant << TUNNY_FLOW_TENANT_SHIFT;
+	miss->line.sender = __builtin_bswap32(p->sender_lo);
+	miss->line.nc = w->public_addr;
+	miss->line.port = w->port;
+	miss->line.macs = 0;
+	miss->line.macs_rest = 0;
+	miss->line.vni = __builtin_bswap32(p->vni << 8);
+	miss->line.vm_high = 0;
+	miss->line.nexthop = note_path(w->nexthop, tenant, TUNNY_FLOW_OUT);
+	tunny_flow_note(p->slot);
+}
+
+/* The same of a packet from the Internet. */
+static __always_inline void remember_in(const struct packet *p, const struct flow *w)
+{
+	struct flow_miss *miss = miss_of(w);
+	__u64 versions;
+
+	if (!miss || p->nc_v6 || p->vm.flags & TUNNY_VM_FLAG_METERED)
+		return;
+	versions = miss->versions + miss->more;
+	if (versions >= TUNNY_FLOW_CHANGING)
+		return;
+	miss->line.addresses = session_of_flow(miss, w->line, w->policy);
+	miss->line.versions = versions | (__u64)w->port << TUNNY_FLOW_TENANT_SHIFT;
+	miss->line.sender = __builtin_bswap32(w->walk.dst_lo);
+	miss->line.nexthop = note_path(p->nexthop_line, 0, TUNNY_FLOW_IN);
+	note_target(miss, p);
+	tunny_flow_note(p->slot);
+}
+
+#endif
