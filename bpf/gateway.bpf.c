@@ -167,18 +167,24 @@ int tunny_gateway(struct xdp_md *ctx)
 	struct end *e;
 	int end;
 
-	if (tunny_flow.chunks) {
-		end = tunny_cached(ctx);
-		if (end)
-			return end;
-	}
 	e = map_value(&tunny_ends, 0);
 	if (!e)
 		return XDP_PASS;
+	if (tunny_flow.chunks) {
+		end = tunny_cached(ctx);
+		if (end == PASS)
+			end = tunny_cached_in(ctx);
+		if (end > 0)
+			return end;
+		if (end < 0)
+			return tunny_finish(ctx, e, -end);
+	}
 	__builtin_memset(e, 0, sizeof(*e));
 	end = tunny_tunnel(ctx, e);
 	if (unlikely(end == PASS))
 		end = plain_packet(ctx, e);
+	if (tunny_flow.chunks && end < 0)
+		tunny_flow_note();
 	return likely(end < 0) ? -end : tunny_finish(ctx, e, end);
 }
 

@@ -63,23 +63,28 @@ static __always_inline int pair_holds(struct xdp_md *ctx, const void *l4, const 
 }
 
 /*
- * Sends a packet on as its flow's line says. 0: it goes to the stages; then what the cache needs to know of it stands in tunny_flow_misses.
+ * Sends a packet on as its flow's line says: its action. 0: it goes to the stages; then what the cache needs to know of it stands in
+ * tunny_flow_misses. Negative: it is dropped for that reason. PASS: it is not for the tunnel.
  */
 __noinline int tunny_cached(struct xdp_md *ctx)
 {
 	struct flow_miss *miss = map_value(&tunny_flow_misses, 0);
 	const struct tunny_root *root = map_value(&tunny_root, 0);
-	__u32 cpu = cpu_number(), vni, src, dst, udp, bytes, to_vni, kind;
+	__u32 cpu = cpu_number(), vni, src, dst, udp, bytes, to_vni, kind, meters;
 	struct tunny_stats *stats = map_value(&tunny_stats, cpu);
 	void *p = front(ctx);
 	struct tunny_flow_line *line;
 	struct cached_session s;
 	struct way_out out;
 	__u64 addresses, rest, versions, all, hash;
+	int reason;
 
 	if (!miss || !root || !stats || cpu >= tunny_flow.cpus)
 		return 0;
 	miss->place = 0;
+	miss->ready = 0;
+	if (unlikely(flow_passes_by(miss)))
+		return 0;
 	if (p + OUTER_UDP + UDP_BYTES > behind(ctx))
 		return 0;
 	bytes = behind(ctx) - p;
@@ -90,7 +95,7 @@ __noinline int tunny_cached(struct xdp_md *ctx)
 	    READ_ONCE(root->magic) != TUNNY_ROOT_MAGIC)
 		return 0;
 	if (load_be32(p + OUTER_IP + 16) != root->vtep4)
-		return READ_ONCE(root->public_roots) ? tunny_cached_in(ctx) : 0;
+		return READ_ONCE(root->public_roots) ? PASS : 0;
 	if (p + INNER_L4 + 8 > behind(ctx) || !plain_shape(root, p, bytes) || !udp_checks(ctx, p))
 		return 0;
 	p = front(ctx);
@@ -134,12 +139,19 @@ __noinline int tunny_cached(struct xdp_md *ctx)
 	}
 	if (!leaves_by(ctx, line, udp + IPV4_BYTES, &out) || (kind && !pair_holds(ctx, p + INNER_L4, line, vni, to_vni, &s)))
 		goto miss;
-	send_as(p, root, line, out.dmac, out.smac, udp);
 	if (kind)
 		session_takes(s.record, s.state, s.tcp, &s.segment, load_be16(p + INNER_IP + 2), src > dst);
-	count_hit(line, stats, udp - UDP_BYTES - VXLAN_BYTES, bytes, bytes);
+	meters = line->port & (TUNNY_FLOW_METERED_VPC | TUNNY_FLOW_METERED_VM);
+	if (meters) {
+		reason = tunny_cached_meter(line, meters, udp - UDP_BYTES - VXLAN_BYTES);
+		if (reason)
+			return cached_drop(line, stats, reason, udp - UDP_BYTES - VXLAN_BYTES, bytes);
+	}
+	send_as(p, root, line, out.dmac, out.smac, udp);
+	count_hit(miss, line, stats, udp - UDP_BYTES - VXLAN_BYTES, bytes, bytes);
 	return out.action;
 miss:
+	flow_wasted(miss);
 	miss->place = hash;
 	miss->addresses = addresses;
 	miss->rest = rest;

@@ -10,6 +10,7 @@
 #include "../tables/checksum.h"
 #include "../tables/prefetch.h"
 #include "nat_rewrite.h"
+#include "meter.h"
 #include "remember.h"
 
 /* Offsets of the shape. */
@@ -67,7 +68,7 @@ static __always_inline void send_as(void *p, const struct tunny_root *root, cons
 	store_be32(p + OUTER_IP + 8, (64 << 8 | IPPROTO_UDP) << 16 | (~sum & 0xffff));
 	store_be32(p + OUTER_IP + 12, src);
 	*(__u32 *)(p + OUTER_IP + 16) = line->nc;
-	*(__u64 *)(p + OUTER_UDP) = line->port | (__u32)__builtin_bswap16(options >> TUNNY_OPT_PORT_SHIFT) << 16 | (__u64)__builtin_bswap16(udp) << 32;
+	*(__u64 *)(p + OUTER_UDP) = line->port | TUNNY_FLOW_METERED_VPC | TUNNY_FLOW_METERED_VM | (__u32)__builtin_bswap16(options >> TUNNY_OPT_PORT_SHIFT) << 16 | (__u64)__builtin_bswap16(udp) << 32;
 	*(__u64 *)(p + OUTER_UDP + UDP_BYTES) = 8 | (__u64)(line->vni & 0xffffff) << 32;
 	*(__u64 *)(p + INNER_ETH) = line->macs;
 	*(__u32 *)(p + INNER_ETH + 8) = line->macs_rest;
@@ -75,13 +76,60 @@ static __always_inline void send_as(void *p, const struct tunny_root *root, cons
 }
 
 /* Counts a packet that a line has sent on; `counted`: bytes for its VPC and VM. */
-static __always_inline void count_hit(struct tunny_flow_line *line, struct tunny_stats *stats, __u32 counted, __u32 received, __u32 sent)
+static __always_inline void count_hit(struct flow_miss *miss, struct tunny_flow_line *line, struct tunny_stats *stats, __u32 counted,
+				      __u32 received, __u32 sent)
 {
+	miss->hits++;
 	line->count += 1ULL << TUNNY_CELL_PACKETS_SHIFT | counted;
 	stats->rx++;
 	stats->rx_bytes += received;
 	stats->flow_hits++;
 	count_forwarded(stats, sent);
+}
+
+static __always_inline __u32 line_tenant(const struct tunny_flow_line *line)
+{
+	return line->versions >> TUNNY_FLOW_TENANT_SHIFT | (line->nexthop >> TUNNY_FLOW_TENANT_HIGH_SHIFT & 15) << 16;
+}
+
+/* The meters of a line, as stage meter has them. meters: FLOW_METERED_*. GO or a drop. */
+__noinline int tunny_cached_meter(struct tunny_flow_line *line, __u32 meters, __u32 bytes)
+{
+	struct tunny_root *root = map_value(&tunny_root, 0);
+	__u64 now = time_ns();
+	__u32 meter;
+
+	if (!line || !root)
+		return GO;
+	if (meters & TUNNY_FLOW_METERED_VPC &&
+	    meter_vpc(root, (__u64)line_tenant(line) << TUNNY_TENANT_ID_SHIFT | TUNNY_TENANT_METERED, bytes))
+		return DROP_METER_VPC;
+	if (meters & TUNNY_FLOW_METERED_VM) {
+		meter = word_lookup(root->vm_meters, root->salt, line->vni >> TUNNY_FLOW_VM_SHIFT | (__u32)line->vm_high << 8,
+				    TUNNY_WORD_METER_SHIFT);
+		if (meter && tunny_meter(meter, bytes, now) == RED)
+			return DROP_METER_VM;
+	}
+	return GO;
+}
+
+/* A line's packet is dropped: what tunny_finish needs to know, which is called where the stack has room. The reason negated. */
+static __always_inline int cached_drop(const struct tunny_flow_line *line, struct tunny_stats *stats, int reason, __u32 counted,
+				       __u32 received)
+{
+	struct end *e = map_value(&tunny_ends, 0);
+	int in = flow_kind(line) == TUNNY_FLOW_IN;
+
+	if (!e)
+		return XDP_ABORTED;
+	stats->rx++;
+	stats->rx_bytes += received;
+	__builtin_memset(e, 0, sizeof(*e));
+	e->vni = in ? __builtin_bswap32(line->vni) >> 8 : line->rest >> TUNNY_FLOW_VNI_SHIFT;
+	e->tenant = in ? 0 : line_tenant(line);
+	e->admission = in ? ATTRIBUTED : ACCEPTED;
+	e->inner_bytes = counted;
+	return -reason;
 }
 
 /* How a line's packet leaves. */
@@ -142,9 +190,13 @@ static __always_inline int session_holds(struct xdp_md *ctx, const struct tunny_
 	return !session_judges(s->record, s->state, s->tcp, flags, (line->addresses & 0xffff) << TUNNY_POLICY_EPOCH_SHIFT, in);
 }
 
-/* A packet from a VM of the one shape, whose line says that it leaves to the Internet. 0: it goes to the stages. */
+/*
+ * A packet from a VM of the one shape, whose line says that it leaves to the Internet. Answers as tunny_cached. (The kernel refuses to shorten
+ * no frame that is long enough, and this one is.)
+ */
 __noinline int tunny_cached_out(struct xdp_md *ctx, struct tunny_flow_line *line)
 {
+	struct flow_miss *miss = map_value(&tunny_flow_misses, 0);
 	const struct tunny_root *root = map_value(&tunny_root, 0);
 	struct tunny_stats *stats = map_value(&tunny_stats, cpu_number());
 	void *p = front(ctx), *ip = p + INNER_IP, *l4 = p + INNER_L4;
@@ -153,8 +205,9 @@ __noinline int tunny_cached_out(struct xdp_md *ctx, struct tunny_flow_line *line
 	struct way_out out;
 	__u32 total, udp, bytes, port;
 	__u64 outer;
+	int reason;
 
-	if (!line || !root || !stats || l4 + UDP_BYTES > behind(ctx))
+	if (!miss || !line || !root || !stats || l4 + UDP_BYTES > behind(ctx))
 		return 0;
 	bytes = behind(ctx) - p;
 	udp = load_be16(p + OUTER_UDP + 4);
@@ -169,24 +222,26 @@ __noinline int tunny_cached_out(struct xdp_md *ctx, struct tunny_flow_line *line
 		return 0;
 	outer = READ_ONCE(s.record->outer);
 	port = outer >> 16 & 0xffff;
-	if (outer >> 32 != line->nc || port != line->port || move_head(ctx, INNER_IP - ETH_BYTES))
+	if (outer >> 32 != line->nc || port != line->port)
 		return 0;
+	reason = line->macs ? tunny_cached_meter(line, line->macs, udp - UDP_BYTES - VXLAN_BYTES) : GO;
+	if (reason)
+		return cached_drop(line, stats, reason, udp - UDP_BYTES - VXLAN_BYTES, bytes);
+	if (move_head(ctx, INNER_IP - ETH_BYTES))
+		return XDP_ABORTED;
 	p = front(ctx);
 	if (p + ETH_BYTES + IPV4_BYTES > behind(ctx) ||
-	    translate4(ctx, ETH_BYTES, s.tcp ? UPPER_TCP : UPPER_UDP, outer >> 32, port, 0)) {
-		/* Not that it happens: the frame was long enough. */
-		move_head(ctx, ETH_BYTES - INNER_IP);
-		return 0;
-	}
+	    translate4(ctx, ETH_BYTES, s.tcp ? UPPER_TCP : UPPER_UDP, outer >> 32, port, 0))
+		return XDP_ABORTED;
 	store_macs(p, out.dmac, out.smac);
 	one_hop_less(p + ETH_BYTES);
 	session_takes(s.record, s.state, s.tcp, &s.segment, total, 0);
-	count_hit(line, stats, udp - UDP_BYTES - VXLAN_BYTES, bytes, ETH_BYTES + total);
+	count_hit(miss, line, stats, udp - UDP_BYTES - VXLAN_BYTES, bytes, ETH_BYTES + total);
 	stats->nat++;
 	return out.action;
 }
 
-/* The line of a packet from the Internet, whose headers are right. NULL: it is none of a session; then `miss` says what is known of it. */
+/* The line of a packet from the Internet, whose headers are right. NULL: it has none that is valid. `miss` gets to know what is known of it. */
 static __always_inline struct tunny_flow_line *line_in(const struct tunny_root *root, const void *ip, struct flow_miss *miss)
 {
 	__u64 addresses = addresses_of(ip), rest = (__u64)*(__u8 *)(ip + 9) << TUNNY_FLOW_PROTOCOL_SHIFT | load32(ip + IPV4_BYTES);
@@ -205,7 +260,7 @@ static __always_inline struct tunny_flow_line *line_in(const struct tunny_root *
 	return line->versions << 16 >> 16 == versions ? line : NULL;
 }
 
-/* A plain packet, whose line says to which VM it goes. 0: it goes to the stages. */
+/* A plain packet, whose line says to which VM it goes. Answers as tunny_cached. */
 __noinline int tunny_cached_in(struct xdp_md *ctx)
 {
 	struct flow_miss *miss = map_value(&tunny_flow_misses, 0);
@@ -218,6 +273,7 @@ __noinline int tunny_cached_in(struct xdp_md *ctx)
 	struct way_out out;
 	__u32 total, bytes, ports;
 	__u64 inner;
+	int reason;
 
 	if (!miss || !root || !stats || l4 + UDP_BYTES > behind(ctx))
 		return 0;
@@ -230,31 +286,36 @@ __noinline int tunny_cached_in(struct xdp_md *ctx)
 		return 0;
 	line = line_in(root, ip, miss);
 	if (!line || !leaves_by(ctx, line, total + INNER_IP - ETH_BYTES, &out))
-		return 0;
+		goto miss;
 	ports = load_be32(l4);
 	key.outer = 1;
 	key.w[0] = (__u64)*(__u8 *)(ip + 9) << 32 | load_be32(ip + 16);
 	key.w[1] = (__u64)load_be32(ip + 12) << 32 | ports << 16 | ports >> 16;
 	if (!session_holds(ctx, line, &key, l4, total - IPV4_BYTES, &s, 1))
-		return 0;
+		goto miss;
 	inner = READ_ONCE(s.record->inner0);
 	ports = READ_ONCE(s.record->inner1) >> 16 & 0xffff;
 	if ((__u32)inner != __builtin_bswap32(line->sender) || inner >> 40 != __builtin_bswap32(line->vni) >> 8 ||
 	    ports != line->versions >> TUNNY_FLOW_TENANT_SHIFT || move_head(ctx, ETH_BYTES - INNER_IP))
-		return 0;
-	p = front(ctx);
-	if (p + INNER_L4 > behind(ctx) || translate4(ctx, INNER_IP, s.tcp ? UPPER_TCP : UPPER_UDP, inner, ports, 1)) {
-		/* Not that it happens: the frame was long enough. */
+		goto miss;
+	reason = line->port & TUNNY_FLOW_METERED_VM ? tunny_cached_meter(line, TUNNY_FLOW_METERED_VM, ETH_BYTES + total) : GO;
+	if (unlikely(reason)) {
 		move_head(ctx, INNER_IP - ETH_BYTES);
-		return 0;
+		return cached_drop(line, stats, reason, ETH_BYTES + total, bytes);
 	}
+	p = front(ctx);
+	if (p + INNER_L4 > behind(ctx) || translate4(ctx, INNER_IP, s.tcp ? UPPER_TCP : UPPER_UDP, inner, ports, 1))
+		return XDP_ABORTED;
 	*(__u16 *)(p + OUTER_IP - 2) = NET16(ETH_P_IP);
 	*(__u16 *)(p + INNER_IP - 2) = NET16(ETH_P_IP);
 	send_as(p, root, line, out.dmac, out.smac, total + INNER_IP - OUTER_UDP);
 	session_takes(s.record, s.state, s.tcp, &s.segment, total, 1);
-	count_hit(line, stats, ETH_BYTES + total, bytes, INNER_IP + total);
+	count_hit(miss, line, stats, ETH_BYTES + total, bytes, INNER_IP + total);
 	stats->nat++;
 	return out.action;
+miss:
+	flow_wasted(miss);
+	return 0;
 }
 
 #endif

@@ -60,11 +60,11 @@ static __always_inline int hairpin(struct tunny_root *root, const struct flow *w
 }
 
 /* Source, TTL and TOS of a packet that leaves. */
-static __always_inline int leave(struct xdp_md *ctx, const struct flow *w, __u32 addr, __u32 port)
+static __always_inline int leave(struct xdp_md *ctx, const struct flow *w)
 {
 	void *ip;
 
-	if (!w->v6 && translate4(ctx, w->at, w->upper, addr, port, 0))
+	if (!w->v6 && translate4(ctx, w->at, w->upper, w->public_addr, w->port, 0))
 		return -1;
 	ip = front(ctx) + (w->at & 0xff);
 	if (ip + (w->v6 ? IPV6_BYTES : IPV4_BYTES) > behind(ctx))
@@ -79,7 +79,7 @@ static __always_inline int leave(struct xdp_md *ctx, const struct flow *w, __u32
  */
 __noinline int tunny_nat_out(struct xdp_md *ctx, struct flow *w)
 {
-	__u32 line, addr, port, ifindex;
+	__u32 ifindex;
 	struct tunny_root *root = map_value(&tunny_root, 0);
 	struct tunny_session_record *r;
 	struct tunny_nexthop *hop = NULL;
@@ -93,8 +93,8 @@ __noinline int tunny_nat_out(struct xdp_md *ctx, struct flow *w)
 		return GO;
 	inner_key(w);
 	w->why = PUNT_SESSION_NEW;
-	line = tunny_session_find(&w->key);
-	r = line ? session_line(line) : NULL;
+	w->line = tunny_session_find(&w->key);
+	r = w->line ? session_line(w->line) : NULL;
 	if (!r)
 		return GO;
 	state = READ_ONCE(r->state);
@@ -107,9 +107,9 @@ __noinline int tunny_nat_out(struct xdp_md *ctx, struct flow *w)
 	}
 	if (w->ttl <= 1)
 		return icmp_or(root->options, DROP_TTL_EXPIRED);
-	addr = READ_ONCE(r->outer) >> 32;
-	port = w->v6 ? w->src_port : READ_ONCE(r->outer) >> 16 & 0xffff;
-	end = internet_nexthop(root, w, leaving(w, addr, port), &hop);
+	w->public_addr = READ_ONCE(r->outer) >> 32;
+	w->port = w->v6 ? w->src_port : READ_ONCE(r->outer) >> 16 & 0xffff;
+	end = internet_nexthop(root, w, leaving(w, w->public_addr, w->port), &hop);
 	if (end)
 		return end;
 	if (!hop)
@@ -119,15 +119,12 @@ __noinline int tunny_nat_out(struct xdp_md *ctx, struct flow *w)
 	if (meter_vpc(root, w->tenant_key, w->inner_bytes))
 		return DROP_METER_VPC;
 	ifindex = hop->ifindex;
-	if (leave(ctx, w, addr, port) || plain_encapsulate(ctx, w, hop))
+	if (leave(ctx, w) || plain_encapsulate(ctx, w, hop))
 		return DROP_TX_FAILED;
 	end = transmit(ctx, ifindex);
 	if (!end)
 		return DROP_TX_FAILED;
 	take(w, r, state, 0);
-	w->line = line;
-	w->public_addr = addr;
-	w->port = port;
 	return -end;
 }
 

@@ -40,15 +40,16 @@ __noinline int tunny_flow_tell(struct tunny_flow_line *line, __u32 slot)
 	return 0;
 }
 
-/* Writes what stands in this CPU's flow_miss into the flow's line, if it gets one. */
-__noinline int tunny_flow_note(__u32 slot)
+/* Writes what the stages decided for a packet that was sent, if they found it fit for that, into its flow's line, if it gets one. */
+__noinline int tunny_flow_note(void)
 {
+	__u32 slot = cpu_number();
 	struct flow_miss *miss = map_value(&tunny_flow_misses, 0);
 	struct tunny_stats *stats = map_value(&tunny_stats, slot);
 	struct tunny_flow_line *line, *other;
 	__u64 hash, luck;
 
-	if (!miss || !stats || (miss->line.versions & (1ULL << TUNNY_FLOW_TENANT_SHIFT) - 1) >= TUNNY_FLOW_CHANGING)
+	if (!miss || !stats || !miss->ready)
 		return 0;
 	hash = miss->place;
 	line = flow_line(slot, hash, 0);
@@ -60,6 +61,9 @@ __noinline int tunny_flow_note(__u32 slot)
 	if (flow_is(other, hash, miss->addresses, miss->rest) ||
 	    (!flow_is(line, hash, miss->addresses, miss->rest) && line->rest && (!other->rest || luck & 1)))
 		line = other;
+	/* Who fills an empty place has not looked in vain. */
+	if (!line->rest && miss->wasted)
+		miss->wasted--;
 	if (line->rest && !flow_is(line, hash, miss->addresses, miss->rest)) {
 		if (luck >> 1 & (TUNNY_FLOW_EVICT_ONE_IN - 1))
 			return 0;
@@ -98,6 +102,9 @@ static __always_inline void note_target(struct flow_miss *miss, const struct pac
 	miss->line.vni = __builtin_bswap32(p->to_vni << 8) | p->vm.id << TUNNY_FLOW_VM_SHIFT;
 	miss->line.vm_high = p->vm.id >> 8;
 	store_be16(&miss->line.port, tunny_source_port(p->flow_hash));
+	miss->line.port &= ~(TUNNY_FLOW_METERED_VPC | TUNNY_FLOW_METERED_VM);
+	miss->line.port |= (p->tenant_key & TUNNY_TENANT_METERED ? TUNNY_FLOW_METERED_VPC : 0) |
+			   (p->vm.flags & TUNNY_VM_FLAG_METERED ? TUNNY_FLOW_METERED_VM : 0);
 }
 
 static __always_inline __u32 note_path(__u32 nexthop, __u32 tenant, __u32 kind)
@@ -122,8 +129,7 @@ static __always_inline void remember(struct packet *p)
 	const struct walk *w = map_value(&tunny_walks, 0);
 	__u32 tenant = tenant_id(p->tenant_key), kind = TUNNY_FLOW_PLAIN;
 
-	if (p->sender_v6 || p->inner_v6 || !miss || !w || !miss->place || p->nat || p->nc_v6 || p->hops > 1 ||
-	    p->tenant_key & TUNNY_TENANT_METERED || p->vm.flags & TUNNY_VM_FLAG_METERED)
+	if (p->sender_v6 || p->inner_v6 || !miss || !w || !miss->place || p->nat || p->nc_v6 || p->hops > 1)
 		return;
 	miss->line.addresses = miss->addresses;
 	miss->line.versions = miss->versions + (p->hops ? w->versions : 0);
@@ -140,7 +146,7 @@ static __always_inline void remember(struct packet *p)
 	miss->line.sender = __builtin_bswap32(p->sender_lo);
 	miss->line.nexthop = note_path(p->nexthop_line, tenant, kind);
 	note_target(miss, p);
-	tunny_flow_note(p->slot);
+	miss->ready = 1;
 }
 
 /* Whether the cache knows such sessions to the Internet and from it; what is noted of them. NULL: it does not. */
@@ -157,19 +163,19 @@ static __always_inline void remember_out(const struct packet *p, const struct fl
 	struct flow_miss *miss = miss_of(w);
 	__u32 tenant = tenant_id(p->tenant_key);
 
-	if (!miss || p->sender_v6 || p->tenant_key & TUNNY_TENANT_METERED || miss->versions >= TUNNY_FLOW_CHANGING)
+	if (!miss || p->sender_v6 || miss->versions >= TUNNY_FLOW_CHANGING)
 		return;
 	miss->line.addresses = session_of_flow(miss, w->line, w->policy);
 	miss->line.versions = miss->versions | (__u64)tenant << TUNNY_FLOW_TENANT_SHIFT;
 	miss->line.sender = __builtin_bswap32(p->sender_lo);
 	miss->line.nc = w->public_addr;
 	miss->line.port = w->port;
-	miss->line.macs = 0;
+	miss->line.macs = p->tenant_key & TUNNY_TENANT_METERED ? TUNNY_FLOW_METERED_VPC : 0;
 	miss->line.macs_rest = 0;
 	miss->line.vni = __builtin_bswap32(p->vni << 8);
 	miss->line.vm_high = 0;
 	miss->line.nexthop = note_path(w->nexthop, tenant, TUNNY_FLOW_OUT);
-	tunny_flow_note(p->slot);
+	miss->ready = 1;
 }
 
 /* The same of a packet from the Internet. */
@@ -178,7 +184,7 @@ static __always_inline void remember_in(const struct packet *p, const struct flo
 	struct flow_miss *miss = miss_of(w);
 	__u64 versions;
 
-	if (!miss || p->nc_v6 || p->vm.flags & TUNNY_VM_FLAG_METERED)
+	if (!miss || p->nc_v6)
 		return;
 	versions = miss->versions + miss->more;
 	if (versions >= TUNNY_FLOW_CHANGING)
@@ -188,7 +194,7 @@ static __always_inline void remember_in(const struct packet *p, const struct flo
 	miss->line.sender = __builtin_bswap32(w->walk.dst_lo);
 	miss->line.nexthop = note_path(p->nexthop_line, 0, TUNNY_FLOW_IN);
 	note_target(miss, p);
-	tunny_flow_note(p->slot);
+	miss->ready = 1;
 }
 
 #endif

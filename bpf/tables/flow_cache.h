@@ -8,11 +8,16 @@
 
 #include "memory.h"
 
-/* Chunks of each CPU, 0: no cache; and the salt of their places. Constants of the loaded program: without a cache its code is gone. */
+/*
+ * Chunks of each CPU, 0: no cache; the salt of their places; whether every packet looks there, however few find something. Constants of the
+ * loaded program: without a cache its code is gone.
+ */
 const volatile struct {
 	__u32 chunks;
 	__u32 cpus;
 	__u64 salt;
+	__u32 always;
+	__u32 pad;
 } tunny_flow SEC(".rodata.flow") = {};
 
 struct {
@@ -35,14 +40,20 @@ struct {
 	__type(value, __u64);
 } tunny_flow_versions SEC(".maps");
 
-/* What is known of a packet that is left to the stages. */
+/* What is known of a packet that is left to the stages; and how well the CPU's cache does. */
 struct flow_miss {
 	__u64 place;		/* hash of its key, 0: it is nothing for the cache */
 	__u64 addresses;	/* first word of its key */
 	__u64 rest;		/* second word of its key */
 	__u64 versions;		/* read before any table */
 	__u64 more;		/* versions of a session's VM, read before any table is asked for it */
-	struct tunny_flow_line line;	/* what the stages decided, for tunny_flow_note */
+	struct tunny_flow_line line;	/* what the stages decided */
+	__u32 ready;		/* they did, and it may be noted once the packet is sent */
+	__u32 hits;		/* of this window: lookups that found a line; and those that did not and found no empty place either */
+	__u32 wasted;
+	__u32 sparse;		/* the last window had few hits: most packets go past the cache */
+	__u32 turn;
+	__u32 pad;
 };
 
 struct {
@@ -51,6 +62,25 @@ struct {
 	__type(key, __u32);
 	__type(value, struct flow_miss);
 } tunny_flow_misses SEC(".maps");
+
+/* Whether this packet goes past the cache, because too few that look there find something. */
+static __always_inline int flow_passes_by(struct flow_miss *miss)
+{
+	return miss->sparse && ++miss->turn & (TUNNY_FLOW_SPARSE_ONE_IN - 1) && !tunny_flow.always;
+}
+
+/* A lookup has found nothing. Ends the window if it is full. */
+static __always_inline void flow_wasted(struct flow_miss *miss)
+{
+	__u64 hits = miss->hits, all = hits + ++miss->wasted;
+
+	if (likely(all < TUNNY_FLOW_WINDOW))
+		return;
+	/* Who looks in vain pays half of what who finds something saves. Once it is sparse it takes more to return. */
+	miss->sparse = miss->sparse ? hits * 2 < all : hits * 8 < all * 3;
+	miss->hits = 0;
+	miss->wasted = 0;
+}
 
 /* Hash of a flow's key, which says its places: abi, flow_cache.rs. */
 static __always_inline __u64 flow_place(__u64 addresses, __u64 rest)

@@ -46,7 +46,8 @@ layouts! {
         vni: u32,
         /// Line of the next hop (26 bits); FLOW_TENANT_HIGH_SHIFT: upper 4 bits of the tenant id; FLOW_KIND_SHIFT: kind.
         nexthop: u32,
-        /// Outer source port, as in the packet. FLOW_OUT: the public port as a number.
+        /// Outer source port, as in the packet, whose two highest bits are always set: in their places FLOW_METERED_VPC, FLOW_METERED_VM.
+        /// FLOW_OUT: the public port as a number, and FLOW_METERED_VPC stands in `macs`.
         port: u16,
         /// Upper 16 bits of the VM id.
         vm_high: u16,
@@ -84,6 +85,10 @@ bits! {
     FLOW_OUT: u32 = 2;
     /// Kind: from the Internet to a VM, in a session: it comes without a tunnel.
     FLOW_IN: u32 = 3;
+    /// FlowLine.port: the VPC that sends has a meter.
+    FLOW_METERED_VPC: u32 = 0x80;
+    /// FlowLine.port: the VM that gets it has a meter.
+    FLOW_METERED_VM: u32 = 0x40;
     /// FlowLine.addresses of a session: shift of the hash.
     FLOW_MIX_SHIFT: u32 = 43;
     /// FlowLine.addresses of a session: shift of the record's line.
@@ -96,6 +101,10 @@ bits! {
     /// One of so many packets that find another flow in their place takes it; a power of two. So of two flows that share a place one
     /// stays, and an attacker's many flows put few lines of others out.
     FLOW_EVICT_ONE_IN: u32 = 8;
+    /// Lookups after which a CPU judges how well its cache does.
+    FLOW_WINDOW: u64 = 1024;
+    /// While too few lookups find something, one of so many packets looks; a power of two.
+    FLOW_SPARSE_ONE_IN: u32 = 16;
 }
 
 /// Which word is the version of a VPC.

@@ -109,7 +109,7 @@ impl DataPlane {
         let (memory, xdp, took_over): (Arc<dyn Memory>, _, _) = match choice {
             Choice::User | Choice::None => (Arc::new(heap()?), None, false),
             Choice::Auto | Choice::Xdp => {
-                match XdpEngine::open_or_create(&xdp::Options { pins, object: None, flow_lines }) {
+                match XdpEngine::open_or_create(&xdp::Options { pins, flow_lines, ..xdp::Options::default() }) {
                     Ok(engine) => {
                         let took_over = engine.origin() == xdp::Origin::Adopted;
                         if took_over {

@@ -135,16 +135,12 @@ fn agree_on_flows(pair: &mut Pair) {
     assert!(hits * 20 > done as u64, "the flow cache had too little to do: {hits} of {done}");
 }
 
-/// Takes most of what no flow cache serves out of a region: outer checksums, DSCP carried across, meters.
+/// Takes most of what no flow cache serves out of a region: outer checksums, DSCP carried across.
 fn ease(region: &mut Region, rng: &mut Rng) {
     if rng.chance(10) {
         return;
     }
     region.switches &= !(abi::OPT_DSCP_UNIFORM | abi::OPT_UDP4_CHECKSUM);
-    for vpc in &mut region.vpcs {
-        vpc.meter = None;
-        vpc.vms.iter_mut().for_each(|vm| vm.meter = None);
-    }
 }
 
 /// A frame in the shape that the flow cache knows, made of one that is nearly so: IPv4 in VXLAN in IPv4 without options, fragments, outer UDP

@@ -49,6 +49,8 @@ pub struct Options {
     pub object: Option<Vec<u8>>,
     /// Lines of each CPU's flow cache; 0: none.
     pub flow_lines: u32,
+    /// Every packet looks into the flow cache, however few find something there (tests).
+    pub flow_always: bool,
 }
 
 /// Where the table memory of an engine comes from.
@@ -91,7 +93,7 @@ impl XdpEngine {
         let mut open = open_object(bytes)?;
         check_object(&open)?;
         set_netns(&mut open)?;
-        let chunks = flow_cache::size(&mut open, options.flow_lines)?;
+        let chunks = flow_cache::size(&mut open, options.flow_lines, options.flow_always)?;
         if redirects_buffers() {
             let program = open.progs_mut().find(|p| p.name() == PROGRAM);
             program

@@ -40,16 +40,18 @@ pub fn possible_cpus() -> Result<u32, XdpError> {
     libbpf_rs::num_possible_cpus().map(|n| n as u32).map_err(|e| load_error(&e))
 }
 
-/// Sizes the caches of an object that is not loaded yet, and gives them a salt. Returns the chunks of each CPU.
-pub(crate) fn size(open: &mut OpenObject, lines: u32) -> Result<u32, XdpError> {
+/// Sizes the caches of an object that is not loaded yet, and gives them a salt. `always`: every packet looks there, however few find
+/// something. Returns the chunks of each CPU.
+pub(crate) fn size(open: &mut OpenObject, lines: u32, always: bool) -> Result<u32, XdpError> {
     let (cpus, chunks) = (possible_cpus()?, lines.div_ceil(FLOW_CHUNK_LINES));
     let total = chunks.checked_mul(cpus).ok_or(XdpError::FlowCache { lines, cpus })?;
     let missing = || XdpError::Missing { kind: "constant", name: "tunny_flow" };
     let mut map = open.maps_mut().find(|m| m.name().to_string_lossy().ends_with(".rodata.flow")).ok_or_else(missing)?;
-    let value = map.initial_value_mut().and_then(|v| v.get_mut(..16)).ok_or_else(missing)?;
+    let value = map.initial_value_mut().and_then(|v| v.get_mut(..24)).ok_or_else(missing)?;
     value[..4].copy_from_slice(&chunks.to_ne_bytes());
     value[4..8].copy_from_slice(&cpus.to_ne_bytes());
-    value[8..].copy_from_slice(&rand::random::<u64>().to_ne_bytes());
+    value[8..16].copy_from_slice(&rand::random::<u64>().to_ne_bytes());
+    value[16..20].copy_from_slice(&u32::from(always).to_ne_bytes());
     let cache = open.maps_mut().find(|m| m.name() == CACHE);
     let mut cache = cache.ok_or(XdpError::Missing { kind: "map", name: CACHE })?;
     cache.set_max_entries(total.max(1)).map_err(|e| load_error(&e))?;

@@ -59,7 +59,7 @@ fn pinned_memory_of_another_layout_is_refused_in_plain_words() {
             return;
         }
         let bpffs = Bpffs::mount("layout");
-        let options = Options { pins: Some(bpffs.0.join("instance")), object: None, flow_lines: 0 };
+        let options = Options { pins: Some(bpffs.0.join("instance")), ..Options::default() };
         let first = XdpEngine::open_or_create(&options).unwrap();
         build(&first.memory(), 0);
         // SAFETY: Memory promises a whole Root, and nobody else writes.
@@ -80,7 +80,7 @@ fn an_upgrade_from_another_layout_switches_the_link_without_losing_a_packet() {
             return;
         }
         let bpffs = Bpffs::mount("upgrade");
-        let options = Options { pins: Some(bpffs.0.join("instance")), object: None, flow_lines: 0 };
+        let options = Options { pins: Some(bpffs.0.join("instance")), ..Options::default() };
         let (port, far) = veth("tnyup", "tnyfar", 1500);
         let mut old = XdpEngine::open_or_create(&options).unwrap();
         build(&old.memory(), OPT_SOURCE_STRICT);

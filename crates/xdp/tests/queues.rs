@@ -118,8 +118,7 @@ fn growth_that_fails_half_way_leaves_no_segment_behind() {
         }
         let bpffs = Bpffs::mount("grow");
         let engine =
-            XdpEngine::open_or_create(&Options { pins: Some(bpffs.0.join("instance")), object: None, flow_lines: 0 })
-                .unwrap();
+            XdpEngine::open_or_create(&Options { pins: Some(bpffs.0.join("instance")), ..Options::default() }).unwrap();
         let (memory, pins) = (engine.memory(), engine.pins().expect("pinned").to_path_buf());
         memory.grow(1).unwrap();
         let mapped = || {

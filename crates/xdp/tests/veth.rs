@@ -11,7 +11,7 @@ use tables::LineMemory;
 use xdp::{AfXdpOptions, AfXdpSocket, Attach, Mode, Options, Origin, XdpEngine};
 
 fn pinned(bpffs: &Bpffs) -> Options {
-    Options { pins: Some(bpffs.0.join("instance")), object: None, flow_lines: 0 }
+    Options { pins: Some(bpffs.0.join("instance")), ..Options::default() }
 }
 
 #[test]

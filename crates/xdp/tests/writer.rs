@@ -166,7 +166,7 @@ fn observe(engine: &XdpEngine, i: u32, last: &mut u32) -> u64 {
 fn writer_child() {
     let Ok(pins) = std::env::var(PINS) else { return };
     let mut rng = seeded("child");
-    let engine = XdpEngine::open_or_create(&Options { pins: Some(pins.into()), object: None, flow_lines: 0 }).unwrap();
+    let engine = XdpEngine::open_or_create(&Options { pins: Some(pins.into()), ..Options::default() }).unwrap();
     let mut writer = Writer::attach(engine.memory(), options()).unwrap();
     let mut versions: Vec<u32> = {
         let tables = writer.tables();
@@ -239,8 +239,7 @@ fn killed_under_traffic(kills: u32) {
         ip("link set lo up");
         let bpffs = Bpffs::mount(&format!("kill{kills}"));
         let pins = bpffs.0.join("instance");
-        let engine =
-            XdpEngine::open_or_create(&Options { pins: Some(pins.clone()), object: None, flow_lines: 0 }).unwrap();
+        let engine = XdpEngine::open_or_create(&Options { pins: Some(pins.clone()), ..Options::default() }).unwrap();
         let first = (0..VPCS).map(|i| change(i, 0, i, true)).collect();
         drop(tables(engine.memory(), (0..NCS).map(nc), first));
         let (reader, done, mut last) = (Tables::new(engine.memory()), AtomicBool::new(false), [0; VPCS as usize]);

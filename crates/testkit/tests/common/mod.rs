@@ -93,7 +93,7 @@ impl XdpRunner {
         let object = std::env::var("TUNNY_OBJECT")
             .ok()
             .map(|path| std::fs::read(&path).unwrap_or_else(|e| panic!("{path}: {e}")));
-        let options = xdp::Options { flow_lines, object, ..xdp::Options::default() };
+        let options = xdp::Options { flow_lines, flow_always: true, object, ..xdp::Options::default() };
         let engine = XdpEngine::open_or_create(&options).unwrap_or_else(|e| panic!("{e}"));
         let (ports, sockets, out) = (HashSet::new(), Vec::new(), vec![0; 65_536]);
         let sessions = engine.session_memory().unwrap_or_else(|e| panic!("{e}"));
