@@ -196,6 +196,7 @@ SEC("xdp")
 int tunny_gather(struct xdp_md *ctx)
 {
 	void *p = front(ctx);
+	struct tunny_flow_line *lines;
 	__u32 cpu = cpu_number(), chunk;
 
 	if (p + 4 > behind(ctx))
@@ -203,12 +204,10 @@ int tunny_gather(struct xdp_md *ctx)
 	chunk = *(__u32 *)p;
 	if (chunk >= tunny_flow.chunks)
 		return XDP_PASS;
-	for (__u32 i = 0; i < TUNNY_FLOW_CHUNK_LINES; i++) {
-		struct tunny_flow_line *line = flow_line_at(cpu, chunk, i);
-
-		if (!line)
-			break;
-		tunny_flow_tell(line, cpu);
+	lines = flow_chunk(cpu, chunk);
+	for (__u32 i = 0; lines && i < TUNNY_FLOW_CHUNK_LINES; i++) {
+		if (READ_ONCE(lines[i].count))
+			tunny_flow_tell(lines + i, cpu);
 	}
 	return XDP_PASS;
 }

@@ -98,26 +98,29 @@ static __always_inline __u32 flow_chunk_skip(void)
 	return -value_offset() & 127;
 }
 
-/* A line of a chunk of a CPU's cache. NULL: there is none. */
-static __always_inline struct tunny_flow_line *flow_line_at(__u32 cpu, __u32 number, __u32 at)
+/* The lines of a chunk of a CPU's cache. NULL: there is none. */
+static __always_inline struct tunny_flow_line *flow_chunk(__u32 cpu, __u32 number)
 {
 	void *chunk = map_value(&tunny_flow_cache, cpu * tunny_flow.chunks + number);
 
 	if (!chunk)
 		return NULL;
 	chunk = map_value(chunk, 0);
-	if (!chunk)
-		return NULL;
-	OPAQUE(at);
-	if (at >= TUNNY_FLOW_CHUNK_LINES)
-		return NULL;
-	return chunk + flow_chunk_skip() + at * TUNNY_LINE_BYTES;
+	return chunk ? chunk + flow_chunk_skip() : NULL;
 }
 
 /* One of the two places of a flow in a CPU's cache, which are numbers 0 and 1. NULL: there is none. */
 static __always_inline struct tunny_flow_line *flow_line(__u32 cpu, __u64 hash, __u32 number)
 {
-	return flow_line_at(cpu, tunny_bucket_of(hash, tunny_flow.chunks), 2 * tunny_bucket_of(hash << 32, TUNNY_FLOW_CHUNK_LINES / 2) | number);
+	struct tunny_flow_line *lines = flow_chunk(cpu, tunny_bucket_of(hash, tunny_flow.chunks));
+	__u32 at = 2 * tunny_bucket_of(hash << 32, TUNNY_FLOW_CHUNK_LINES / 2) | number;
+
+	if (!lines)
+		return NULL;
+	OPAQUE(at);
+	if (at >= TUNNY_FLOW_CHUNK_LINES)
+		return NULL;
+	return lines + at;
 }
 
 static __always_inline __u32 flow_kind(const struct tunny_flow_line *line)
