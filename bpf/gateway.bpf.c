@@ -164,6 +164,7 @@ static __always_inline int plain_packet(struct xdp_md *ctx, struct end *e)
 SEC("xdp")
 int tunny_gateway(struct xdp_md *ctx)
 {
+	struct flow_miss *miss = NULL;
 	struct end *e;
 	int end;
 
@@ -171,7 +172,12 @@ int tunny_gateway(struct xdp_md *ctx)
 	if (!e)
 		return XDP_PASS;
 	if (tunny_flow.chunks) {
-		end = tunny_cached(ctx);
+		miss = map_value(&tunny_flow_misses, 0);
+		if (!miss)
+			return XDP_PASS;
+		miss->place = 0;
+		miss->ready = 0;
+		end = unlikely(flow_passes_by(miss)) ? 0 : tunny_cached(ctx);
 		if (end == PASS)
 			end = tunny_cached_in(ctx);
 		if (end > 0)
@@ -183,7 +189,7 @@ int tunny_gateway(struct xdp_md *ctx)
 	end = tunny_tunnel(ctx, e);
 	if (unlikely(end == PASS))
 		end = plain_packet(ctx, e);
-	if (tunny_flow.chunks && end < 0)
+	if (tunny_flow.chunks && end < 0 && miss && miss->ready)
 		tunny_flow_note();
 	return likely(end < 0) ? -end : tunny_finish(ctx, e, end);
 }

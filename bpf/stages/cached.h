@@ -81,10 +81,6 @@ __noinline int tunny_cached(struct xdp_md *ctx)
 
 	if (!miss || !root || !stats || cpu >= tunny_flow.cpus)
 		return 0;
-	miss->place = 0;
-	miss->ready = 0;
-	if (unlikely(flow_passes_by(miss)))
-		return 0;
 	if (p + OUTER_UDP + UDP_BYTES > behind(ctx))
 		return 0;
 	bytes = behind(ctx) - p;
@@ -119,8 +115,10 @@ __noinline int tunny_cached(struct xdp_md *ctx)
 	versions = READ_ONCE(root->flow_version) + flow_versions(root, vni, dst);
 	if (!flow_is(line, hash, addresses, rest)) {
 		line = flow_line(cpu, hash, ~hash >> 1 & 1);
-		if (!line || !flow_is(line, hash, addresses, rest))
+		if (!line || !flow_is(line, hash, addresses, rest)) {
+			flow_wasted(miss);
 			goto miss;
+		}
 	}
 	kind = flow_kind(line);
 	to_vni = __builtin_bswap32(line->vni) >> 8;
@@ -151,7 +149,6 @@ __noinline int tunny_cached(struct xdp_md *ctx)
 	count_hit(miss, line, stats, udp - UDP_BYTES - VXLAN_BYTES, bytes, bytes);
 	return out.action;
 miss:
-	flow_wasted(miss);
 	miss->place = hash;
 	miss->addresses = addresses;
 	miss->rest = rest;

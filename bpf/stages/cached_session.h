@@ -254,7 +254,11 @@ static __always_inline struct tunny_flow_line *line_in(const struct tunny_root *
 	miss->addresses = addresses;
 	miss->rest = rest;
 	miss->versions = versions;
-	if (!line || !flow_is(line, hash, addresses, rest) || flow_kind(line) != TUNNY_FLOW_IN || line->count & TUNNY_FLOW_SPILL)
+	if (!line || !flow_is(line, hash, addresses, rest)) {
+		flow_wasted(miss);
+		return NULL;
+	}
+	if (flow_kind(line) != TUNNY_FLOW_IN || line->count & TUNNY_FLOW_SPILL)
 		return NULL;
 	versions += flow_versions(root, __builtin_bswap32(line->vni) >> 8, __builtin_bswap32(line->sender));
 	return line->versions << 16 >> 16 == versions ? line : NULL;
@@ -286,18 +290,18 @@ __noinline int tunny_cached_in(struct xdp_md *ctx)
 		return 0;
 	line = line_in(root, ip, miss);
 	if (!line || !leaves_by(ctx, line, total + INNER_IP - ETH_BYTES, &out))
-		goto miss;
+		return 0;
 	ports = load_be32(l4);
 	key.outer = 1;
 	key.w[0] = (__u64)*(__u8 *)(ip + 9) << 32 | load_be32(ip + 16);
 	key.w[1] = (__u64)load_be32(ip + 12) << 32 | ports << 16 | ports >> 16;
 	if (!session_holds(ctx, line, &key, l4, total - IPV4_BYTES, &s, 1))
-		goto miss;
+		return 0;
 	inner = READ_ONCE(s.record->inner0);
 	ports = READ_ONCE(s.record->inner1) >> 16 & 0xffff;
 	if ((__u32)inner != __builtin_bswap32(line->sender) || inner >> 40 != __builtin_bswap32(line->vni) >> 8 ||
 	    ports != line->versions >> TUNNY_FLOW_TENANT_SHIFT || move_head(ctx, ETH_BYTES - INNER_IP))
-		goto miss;
+		return 0;
 	reason = line->port & TUNNY_FLOW_METERED_VM ? tunny_cached_meter(line, TUNNY_FLOW_METERED_VM, ETH_BYTES + total) : GO;
 	if (unlikely(reason)) {
 		move_head(ctx, INNER_IP - ETH_BYTES);
@@ -313,9 +317,6 @@ __noinline int tunny_cached_in(struct xdp_md *ctx)
 	count_hit(miss, line, stats, ETH_BYTES + total, bytes, INNER_IP + total);
 	stats->nat++;
 	return out.action;
-miss:
-	flow_wasted(miss);
-	return 0;
 }
 
 #endif

@@ -40,7 +40,7 @@ __noinline int tunny_flow_tell(struct tunny_flow_line *line, __u32 slot)
 	return 0;
 }
 
-/* Writes what the stages decided for a packet that was sent, if they found it fit for that, into its flow's line, if it gets one. */
+/* Writes what the stages decided for a packet that was sent into its flow's line, if it gets one. */
 __noinline int tunny_flow_note(void)
 {
 	__u32 slot = cpu_number();
@@ -49,7 +49,7 @@ __noinline int tunny_flow_note(void)
 	struct tunny_flow_line *line, *other;
 	__u64 hash, luck;
 
-	if (!miss || !stats || !miss->ready)
+	if (!miss || !stats)
 		return 0;
 	hash = miss->place;
 	line = flow_line(slot, hash, 0);
@@ -61,9 +61,6 @@ __noinline int tunny_flow_note(void)
 	if (flow_is(other, hash, miss->addresses, miss->rest) ||
 	    (!flow_is(line, hash, miss->addresses, miss->rest) && line->rest && (!other->rest || luck & 1)))
 		line = other;
-	/* Who fills an empty place has not looked in vain. */
-	if (!line->rest && miss->wasted)
-		miss->wasted--;
 	if (line->rest && !flow_is(line, hash, miss->addresses, miss->rest)) {
 		if (luck >> 1 & (TUNNY_FLOW_EVICT_ONE_IN - 1))
 			return 0;

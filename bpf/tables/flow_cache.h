@@ -49,7 +49,7 @@ struct flow_miss {
 	__u64 more;		/* versions of a session's VM, read before any table is asked for it */
 	struct tunny_flow_line line;	/* what the stages decided */
 	__u32 ready;		/* they did, and it may be noted once the packet is sent */
-	__u32 hits;		/* of this window: lookups that found a line; and those that did not and found no empty place either */
+	__u32 hits;		/* of this window: packets that the cache sent on, and lookups that found no line */
 	__u32 wasted;
 	__u32 sparse;		/* the last window had few hits: most packets go past the cache */
 	__u32 turn;
@@ -66,10 +66,14 @@ struct {
 /* Whether this packet goes past the cache, because too few that look there find something. */
 static __always_inline int flow_passes_by(struct flow_miss *miss)
 {
-	return miss->sparse && ++miss->turn & (TUNNY_FLOW_SPARSE_ONE_IN - 1) && !tunny_flow.always;
+	if (likely(!miss->sparse) || tunny_flow.always)
+		return 0;
+	/* Which ones look must not keep step with what comes. */
+	miss->turn = miss->turn * 1664525 + 1013904223;
+	return miss->turn >> 16 & (TUNNY_FLOW_SPARSE_ONE_IN - 1);
 }
 
-/* A lookup has found nothing. Ends the window if it is full. */
+/* A lookup has found no line of the flow. Ends the window if it is full. */
 static __always_inline void flow_wasted(struct flow_miss *miss)
 {
 	__u64 hits = miss->hits, all = hits + ++miss->wasted;

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Where the XDP program's time goes: rounds of overlapping reads, and the program on tables that fit the cache and on those of
-//! the benches. `cargo run --release -p bench --example xdp_probe -- [rounds] [cache] [gateway] [nat] [nat10m] [filter] [filter10m]
+//! the benches. `cargo run --release -p bench --example xdp_probe -- [rounds] [cache] [gateway] [filter] [filter10m]
 //! [BENCH...]`, as root; a bench by its name is run as by `tunny-lab bench`, without the other crates that the binary needs.
 //!
 //! TUNNY_OBJECT: another compiled `gateway.bpf.c` than the one built in, to compare two of them without building anything else.
-//! TUNNY_FLOW_LINES: lines of each CPU's flow cache (none).
 //! TUNNY_COMPARE: several objects in turns in one run, `OBJECT[:LINES][,...]`, on 128, 2,048 and a million flows.
 //! TUNNY_SAMPLES: samples of each figure (5); the median is printed.
 
 use bench::drive::{Driver, PACKETS};
 use bench::setup::BpfNode;
 use bench::workload::Workload;
-use bench::{cpu, filter, memory, nat, stats, Context, Error, Report, BENCHES};
+use bench::{cpu, filter, memory, stats, Context, Error, Report, BENCHES};
 use std::time::Instant;
 
 const SEED: u64 = 1;
@@ -51,19 +50,6 @@ fn gateway(vpcs: u32, samples: usize) -> Result<(), Error> {
     Ok(())
 }
 
-fn sessions(vpcs: u32, sizes: &[u32], samples: usize) -> Result<(), Error> {
-    let workload = Workload::region(vpcs, 10, 4096.min(vpcs), SEED);
-    for &count in sizes {
-        let mut node = BpfNode::new(&workload)?;
-        nat::prepare(&mut node, &workload)?;
-        let context = Context { seed: SEED, samples, progress: &|_| () };
-        let size = nat::measure(&context, &mut node, &workload, count)?;
-        let [driver, out, inwards] = [&size.nothing, &size.outward, &size.inward].map(|s| stats::median(s));
-        println!("nat, {vpcs} VPCs, {count} sessions: driver {driver:.0}, outwards {out:.0}, inwards {inwards:.0} ns");
-    }
-    Ok(())
-}
-
 /// Established connections under groups: exact, compact and digest, and the same packets without groups.
 fn filtered(vpcs: u32, count: u32, samples: usize) -> Result<(), Error> {
     let workload = Workload::region(vpcs, 10, 4096.min(vpcs), SEED);
@@ -84,8 +70,7 @@ fn compare(list: &str, samples: usize) -> Result<(), Error> {
     for entry in list.split(',') {
         let (object, lines) = entry.split_once(':').unwrap_or((entry, "0"));
         std::env::set_var("TUNNY_OBJECT", object);
-        std::env::set_var("TUNNY_FLOW_LINES", lines);
-        nodes.push((entry, BpfNode::new(&workload)?));
+        nodes.push((entry, BpfNode::cached(&workload, lines.parse().unwrap_or(0))?));
     }
     let driver = Driver::new(&packets, 64 << 20)?;
     for flows in [128, 2048, PACKETS] {
@@ -150,7 +135,6 @@ fn main() -> Result<(), Error> {
     }
     if want("cache") {
         gateway(40, samples)?;
-        sessions(40, &[400], samples)?;
     }
     if want("filter-cache") {
         filtered(40, 2000, samples)?;
@@ -163,12 +147,6 @@ fn main() -> Result<(), Error> {
     }
     if want("gateway") {
         gateway(100_000, samples)?;
-    }
-    if want("nat") {
-        sessions(100_000, &[1_000_000], samples)?;
-    }
-    if want("nat10m") {
-        sessions(100_000, &[10_000_000], samples)?;
     }
     benches(&wanted, samples)?;
     Ok(())

@@ -6,6 +6,7 @@
 //! memory shared with the kernel.
 
 pub mod agent;
+pub mod cached;
 pub mod chip_model;
 pub mod classify;
 pub mod compact;

@@ -76,12 +76,16 @@ pub struct BpfNode {
 impl BpfNode {
     /// A node whose packets leave by the port they came from, in this network namespace's loopback: for test runs.
     pub fn new(workload: &Workload) -> Result<BpfNode, Error> {
+        BpfNode::cached(workload, 0)
+    }
+
+    /// The same with a flow cache of so many lines a CPU.
+    pub fn cached(workload: &Workload, flow_lines: u32) -> Result<BpfNode, Error> {
         // Another object than the one built in, to compare two (examples/xdp_probe.rs).
         let object = match std::env::var("TUNNY_OBJECT") {
             Ok(path) => Some(std::fs::read(path).map_err(Error::io("reading the object"))?),
             Err(_) => None,
         };
-        let flow_lines = std::env::var("TUNNY_FLOW_LINES").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
         let engine = XdpEngine::open_or_create(&xdp::Options { object, flow_lines, ..Default::default() });
         BpfNode::with(engine.map_err(Error::failed("loading the XDP program"))?, workload, IfIndex(1))
     }

@@ -7,7 +7,7 @@
 
 use crate::engine::{find_map, load_error};
 use crate::{sys, XdpError};
-use abi::{FLOW_CHUNK_BYTES, FLOW_CHUNK_LINES};
+use abi::{FLOW_CHUNK_BYTES, FLOW_CHUNK_LINES, LINE_BYTES};
 use libbpf_rs::OpenObject;
 use nix::sched::{sched_setaffinity, CpuSet};
 use nix::unistd::Pid;
@@ -38,6 +38,14 @@ pub(crate) struct FlowCache {
 /// CPUs that the kernel may have, each of which has a cache of its own.
 pub fn possible_cpus() -> Result<u32, XdpError> {
     libbpf_rs::num_possible_cpus().map(|n| n as u32).map_err(|e| load_error(&e))
+}
+
+/// Lines of each CPU's flow cache where nobody says how many: one part of 32 of the memory, for all CPUs together, at most 256 MiB each.
+pub fn default_flow_lines() -> u32 {
+    let memory = nix::sys::sysinfo::sysinfo().map_or(0, |info| info.ram_total());
+    let cpus = u64::from(possible_cpus().unwrap_or(1).max(1));
+    let bytes = (memory / 32 / cpus).min(256 << 20);
+    (bytes / u64::from(LINE_BYTES)) as u32
 }
 
 /// Sizes the caches of an object that is not loaded yet, and gives them a salt. `always`: every packet looks there, however few find
