@@ -75,7 +75,7 @@ __noinline int tunny_cached(struct xdp_md *ctx)
 	void *p = front(ctx);
 	struct tunny_flow_line *line;
 	struct cached_session s;
-	struct way_out out;
+	struct egress out;
 	__u64 addresses, rest, versions, all, hash;
 	int reason;
 

@@ -133,14 +133,14 @@ static __always_inline int cached_drop(const struct tunny_flow_line *line, struc
 }
 
 /* How a line's packet leaves. */
-struct way_out {
+struct egress {
 	__u64 dmac;
 	__u64 smac;
 	int action;
 };
 
 /* 0: no packet of so many bytes can leave by the line's next hop, as far as is known here. */
-static __always_inline int leaves_by(struct xdp_md *ctx, const struct tunny_flow_line *line, __u32 bytes, struct way_out *out)
+static __always_inline int leaves_by(struct xdp_md *ctx, const struct tunny_flow_line *line, __u32 bytes, struct egress *out)
 {
 	struct tunny_nexthop *hop = line_at(line->nexthop & TUNNY_ROOT_LINE_MASK);
 
@@ -202,7 +202,7 @@ __noinline int tunny_cached_out(struct xdp_md *ctx, struct tunny_flow_line *line
 	void *p = front(ctx), *ip = p + INNER_IP, *l4 = p + INNER_L4;
 	struct session_key key = {};
 	struct cached_session s;
-	struct way_out out;
+	struct egress out;
 	__u32 total, udp, bytes, port;
 	__u64 outer;
 	int reason;
@@ -274,7 +274,7 @@ __noinline int tunny_cached_in(struct xdp_md *ctx)
 	struct tunny_flow_line *line;
 	struct session_key key = {};
 	struct cached_session s;
-	struct way_out out;
+	struct egress out;
 	__u32 total, bytes, ports;
 	__u64 inner;
 	int reason;

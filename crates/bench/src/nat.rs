@@ -258,13 +258,13 @@ fn both_ways(
     bare: &Driver,
 ) -> Result<[Turns; 2], Error> {
     let driver = NatDriver::new()?;
-    let way = |name: &str, bytes: usize, frames: Vec<u8>| {
+    let side = |name: &str, bytes: usize, frames: Vec<u8>| {
         driver.load(&frames, bytes);
         nodes.turns(context, &format!("xdp-nat{what}, {name}"), (&OneWay { driver: &driver, bytes }, packets), bare)
     };
     Ok([
-        way("outwards", OUTWARD, slots(flows.iter().map(outward)))?,
-        way("inwards", INWARD, slots(flows.iter().map(inward)))?,
+        side("outwards", OUTWARD, slots(flows.iter().map(outward)))?,
+        side("inwards", INWARD, slots(flows.iter().map(inward)))?,
     ])
 }
 
@@ -331,7 +331,7 @@ fn ten_million(context: &Context, workload: &Workload) -> Result<f64, Error> {
     let bare = Driver::new(&workload.packets(PACKETS, 0, context.seed), u64::from(sessions) * 64)?;
     let mut random = SplitMix64::seed_from_u64(context.seed);
     let chosen: Vec<Flow> = (0..PACKETS).map(|_| flow(workload, random.random_range(0..sessions))).collect();
-    let ways = both_ways(context, ", 10M sessions", &Nodes { on: &node, off: &node }, (&chosen, PACKETS), &bare)?;
+    let sides = both_ways(context, ", 10M sessions", &Nodes { on: &node, off: &node }, (&chosen, PACKETS), &bare)?;
     let ratio = |t: &Turns| stats::median(&t.ratios());
-    Ok(report::round(ratio(&ways[0]).max(ratio(&ways[1]))))
+    Ok(report::round(ratio(&sides[0]).max(ratio(&sides[1]))))
 }
