@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The common packet: a short cut through the stages.
 //!
-//! Nearly every packet has the same shape: unfragmented IPv4 without options in VXLAN over IPv4 without UDP checksum, from a
+//! Nearly every packet has the same shape: unfragmented IPv4 without options in VXLAN over IPv4, from a
 //! known NC, to a VM whose route its VM-NC entry proves, in the same VPC or in a peer, on an IPv4 NC whose next hop is ready,
 //! with nothing to meter. For these the path is a few comparisons and stores, and what costs is the number of instructions and
 //! of cache lines. So they are treated here, with little more than a cache line of state each.
@@ -19,10 +19,11 @@
 //! What it costs: an uncommon packet is looked at twice.
 
 use abi::*;
-use tables::{Tables4, VmEntry, Walk};
+use tables::{Tables, Tables4, VmEntry, Walk};
 use wire::{be, checksum, ethernet, ipv4, protocol, udp, vxlan};
 
-use crate::framing::vxlan::{encapsulate_v4, Outer};
+use crate::flow_cache::{Key, Known, Places};
+use crate::framing::vxlan::{encapsulate_v4, udp_checksum_ok, Outer};
 use crate::packet::{Addr, Packet};
 use crate::record::Recorder;
 use crate::settings::Settings;
@@ -53,6 +54,10 @@ enum Next {
     Stages,
     /// Nothing any more: it is sent.
     Sent,
+    /// The line of its flow in the flow cache is being loaded.
+    Line,
+    /// It is sent as that line says; the counters of its VPC and VM are being loaded.
+    Count,
     /// Its VPC, its sender and its destination's bucket are being loaded.
     Vpc,
     /// The next bucket of a chain is.
@@ -68,15 +73,19 @@ enum Next {
 /// State of one common packet.
 #[derive(Clone, Copy)]
 pub(crate) struct FastPacket {
-    flow: u64,
+    key: Key,
+    /// The versions of what was looked up for it.
+    versions: u64,
     mac: u64,
     gateway_mac: u64,
     next: Next,
-    /// The sender, then the VPC's ROUTE_ROOT.
-    source: u32,
-    target: u32,
+    /// The NC that sent it, as in the packet.
+    sender: u32,
+    /// The VPC's ROUTE_ROOT.
+    root: u32,
     /// VPC that the destination is in, as far as is known.
     vni: Vni,
+    places: Places,
     tenant: VpcId,
     /// The bucket of the VNI, then that of the peer's.
     bucket: LineNo,
@@ -99,13 +108,15 @@ pub(crate) struct FastPacket {
 
 impl FastPacket {
     pub const EMPTY: FastPacket = FastPacket {
-        flow: 0,
+        key: Key { addresses: 0, rest: 0 },
+        versions: 0,
         mac: 0,
         gateway_mac: 0,
         next: Next::Stages,
-        source: 0,
-        target: 0,
+        sender: 0,
+        root: 0,
         vni: Vni(0),
+        places: Places::NONE,
         tenant: VpcId(0),
         bucket: LineNo(0),
         member: LineNo(0),
@@ -162,7 +173,7 @@ impl Template {
         t.expect(OUTER + 6, &[0, 0, 0, protocol::UDP], &[0x3f, 0xff, 0, 0xff]);
         t.expect(OUTER + 16, &s.vtep4.to_be_bytes(), &[0xff; 4]);
         t.expect(TUNNEL + 2, &s.port.to_be_bytes(), &[0xff; 2]);
-        t.expect(TUNNEL + 6, &[0, 0, vxlan::FLAG_VNI], &[0xff, 0xff, vxlan::FLAG_VNI]);
+        t.expect(TUNNEL + 8, &[vxlan::FLAG_VNI], &[vxlan::FLAG_VNI]);
         // Group bits of both inner MAC addresses.
         t.expect(INNER, &[0], &[1]);
         t.expect(INNER + 6, &[0], &[1]);
@@ -236,21 +247,25 @@ pub(crate) fn process<R: Recorder>(
         if let (Some(l), Some(f)) = (fast_packets.get_mut(i), frames.get(i)) {
             l.next = Next::Stages;
             if parse(f.data(), &s, &template, l) {
-                l.next = Next::Vpc;
-                l.bucket = w.tables.tenant_line(&at, l.vni);
-                l.member = w.tables.member4_line(&at, l.vni, l.source);
-                l.line = w.tables.vm4_line(&at, l.vni, l.target);
+                match &w.flows {
+                    Some(flows) => (l.next, l.places) = (Next::Line, flows.cache.places(l.key)),
+                    None => l.next = look_up(w, &at, l),
+                }
             }
         }
-        if let Some(l) = fast_packets[..n].get_mut(i.wrapping_sub(AHEAD)) {
-            if let Next::Vpc = l.next {
-                l.next = vpc(w, &at, l);
+        let ahead = i.wrapping_sub(AHEAD);
+        if let (Some(l), Some(f)) = (fast_packets.get_mut(ahead), frames.get_mut(ahead)) {
+            match l.next {
+                Next::Line => l.next = line(w, &at, l, f),
+                Next::Vpc => l.next = vpc(w, &at, l),
+                _ => (),
             }
         }
         let oldest = i.wrapping_sub(2 * AHEAD);
         if let (Some(l), Some(f)) = (fast_packets.get_mut(oldest), frames.get_mut(oldest)) {
             match l.next {
-                Next::Send => sent += usize::from(send(w, l, f)),
+                Next::Send => sent += usize::from(send(w, &at, l, f)),
+                Next::Count => sent += usize::from(count(w, l, f)),
                 Next::Stages => (),
                 _ => queue.push(oldest as u8),
             }
@@ -283,8 +298,9 @@ fn late<R: Recorder>(
         Next::Chain => find(w, at, l),
         Next::Tree(walk) => tree(w, at, l, walk),
         Next::Peer => peer(w, at, l),
-        Next::Send => return frames.get_mut(place as usize).map_or(0, |f| usize::from(send(w, l, f))),
-        Next::Stages | Next::Sent | Next::Vpc => Next::Stages,
+        Next::Vpc => vpc(w, at, l),
+        Next::Send => return frames.get_mut(place as usize).map_or(0, |f| usize::from(send(w, at, l, f))),
+        Next::Stages | Next::Sent | Next::Line | Next::Count => Next::Stages,
     };
     if !matches!(l.next, Next::Stages) {
         queue.push(place);
@@ -292,7 +308,8 @@ fn late<R: Recorder>(
     0
 }
 
-/// Recognises the shape; anything else is for the parse stage to understand.
+/// Recognises the shape; anything else is for the parse stage to understand. Whether the addresses may be forwarded is asked later:
+/// what a flow cache knows has been.
 #[inline(always)]
 fn parse(data: &[u8], s: &Settings, template: &Template, l: &mut FastPacket) -> bool {
     let Some(h) = data.first_chunk::<HEAD>() else { return false };
@@ -303,15 +320,13 @@ fn parse(data: &[u8], s: &Settings, template: &Template, l: &mut FastPacket) -> 
     let (outer_ip, inner_ip) = (ipv4::Packet::new_unchecked(outer), ipv4::Packet::new_unchecked(inner));
     let (outer_len, udp_len) = (outer_ip.total_len(), be::u16(h, TUNNEL + 4) as usize);
     let inner_len = inner_ip.total_len();
-    let (src, dst) = (inner_ip.src(), inner_ip.dst());
     if outer_len > data.len() - OUTER
         || udp_len + ipv4::HEADER_LEN > outer_len
         || inner_len + (INNER_IP - TUNNEL) > udp_len
         || inner_len < ipv4::HEADER_LEN + 4
         || checksum::sum_ipv4_header(outer) != 0xffff
         || checksum::sum_ipv4_header(inner) != 0xffff
-        || dst >= 0xe000_0000
-        || unforwardable_v4(src, dst, s).is_some()
+        || be::u16(h, TUNNEL + 6) != 0 && !datagram_ok(&data[TUNNEL..TUNNEL + udp_len], s, outer_ip.src())
     {
         return false;
     }
@@ -323,15 +338,24 @@ fn parse(data: &[u8], s: &Settings, template: &Template, l: &mut FastPacket) -> 
     }
     let proto = inner_ip.protocol();
     let ports = if has_ports(proto) { be::u32(h, PORTS) } else { 0 };
-    l.flow = flow_hash_v4(src, dst, proto, ports);
-    l.source = outer_ip.src();
-    l.target = dst;
     l.vni = Vni(be::u32(h, INNER - 4) >> 8);
+    l.key = Key {
+        addresses: word(h, INNER_IP + 12),
+        rest: u64::from(l.vni) << FLOW_VNI_SHIFT | u64::from(proto) << FLOW_PROTOCOL_SHIFT | u64::from(ports),
+    };
+    l.sender = outer_ip.src().to_be();
     l.inner_len = (udp_len - (INNER - TUNNEL)) as u16;
     l.outer_tos = outer_tos;
     l.inner_tos = inner_tos;
     l.ttl = inner_ip.ttl();
     true
+}
+
+/// The checksum of the outer UDP datagram, which most have not, but those of Linux have.
+#[cold]
+#[inline(never)]
+fn datagram_ok(datagram: &[u8], s: &Settings, source: u32) -> bool {
+    udp_checksum_ok(datagram, s, Addr::v4(source), false)
 }
 
 /// An IPv4 header without options at a fixed offset.
@@ -343,6 +367,44 @@ fn ip_head(h: &[u8; HEAD], at: usize) -> &[u8; ipv4::HEADER_LEN] {
     }
 }
 
+/// The tables are to say where it goes: what is looked up first begins to load.
+#[inline(always)]
+fn look_up<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> Next {
+    if !forwardable(l, &w.settings) {
+        return Next::Stages;
+    }
+    l.bucket = w.tables.tenant_line(at, l.vni);
+    l.member = w.tables.member4_line(at, l.vni, u32::from_be(l.sender));
+    l.line = w.tables.vm4_line(at, l.vni, l.key.dst());
+    Next::Vpc
+}
+
+/// Its inner addresses are those of packets that are sent on.
+#[inline(always)]
+fn forwardable(l: &FastPacket, s: &Settings) -> bool {
+    let (src, dst) = (l.key.src(), l.key.dst());
+    dst < 0xe000_0000 && unforwardable_v4(src, dst, s).is_none()
+}
+
+/// The line of its flow, if there is one that holds, sends it on. Else the tables are looked up, after the versions were read.
+#[inline(always)]
+fn line<R: Recorder>(w: &mut Work<'_, R>, at: &Tables4, l: &mut FastPacket, f: &mut Frame<'_>) -> Next {
+    let Some(flows) = &mut w.flows else { return Next::Stages };
+    l.versions = flows.versions.sum(l.vni, l.key.dst());
+    if let Some(known) = flows.known(l.places, l.key, l.sender, l.versions).filter(|_| l.ttl > 1) {
+        if let Some(bytes) = leave(w.tables, &w.settings, l, f, &known, u64::from(known.port)) {
+            flows.hit();
+            w.sent.packets += 1;
+            w.sent.bytes += bytes;
+            (l.tenant, l.vm, l.line) = (known.tenant, known.vm, w.tables.vm_cell_line(known.vm));
+            w.tables.prefetch_line(l.line);
+            w.tables.prefetch_line(w.tables.tenant_cell_line(l.tenant, w.slot));
+            return Next::Count;
+        }
+    }
+    look_up(w, at, l)
+}
+
 /// The sender may send, and an entry of the VM-NC table will prove the route. The tenant's counter begins to load.
 #[inline(always)]
 fn vpc<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> Next {
@@ -351,10 +413,10 @@ fn vpc<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> Next {
     if tenant.root4() & ROOT_SIMPLE == 0 || tenant.key & (TENANT_METERED | TENANT_FILTERED) != 0 || l.ttl <= 1 {
         return Next::Stages;
     }
-    if !tables.may_send4_from(l.member, l.vni, l.source) {
+    if !tables.may_send4_from(l.member, l.vni, u32::from_be(l.sender)) {
         return Next::Stages;
     }
-    (l.tenant, l.gateway_mac, l.source) = (tenant.id(), tenant.gateway_mac(), tenant.root4());
+    (l.tenant, l.gateway_mac, l.root) = (tenant.id(), tenant.gateway_mac(), tenant.root4());
     // A session may know a way that no route tells.
     l.last = tenant.key & TENANT_NAT != 0 && w.sessions.is_some();
     tables.prefetch_line(tables.tenant_cell_line(l.tenant, w.slot));
@@ -364,10 +426,10 @@ fn vpc<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> Next {
 /// A bucket of the VM-NC table: the entry, or where to look for it.
 #[inline(always)]
 fn find<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> Next {
-    match w.tables.vm4_lasting(at, l.line, l.vni, l.target) {
+    match w.tables.vm4_lasting(at, l.line, l.vni, l.key.dst()) {
         Ok(vm) => found(w, l, vm),
         Err(LineNo(0)) if l.last => Next::Stages,
-        Err(LineNo(0)) => Walk::begin(l.source).map_or(Next::Stages, |walk| {
+        Err(LineNo(0)) => Walk::begin(l.root).map_or(Next::Stages, |walk| {
             w.tables.prefetch_line(walk.line());
             w.tables.prefetch_line(walk.second_line());
             Next::Tree(walk)
@@ -395,14 +457,18 @@ fn found<R: Recorder>(w: &Work<'_, R>, l: &mut FastPacket, vm: VmEntry) -> Next 
 /// A line of the route tree: on to the next, or to the peer.
 #[inline(always)]
 fn tree<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket, mut walk: Walk) -> Next {
-    let Some(value) = w.tables.step4(&mut walk, l.target) else { return Next::Tree(walk) };
+    let Some(value) = w.tables.step4(&mut walk, l.key.dst()) else { return Next::Tree(walk) };
     if value >> VALUE_SCOPE_SHIFT != SCOPE_PEER {
         return Next::Stages;
     }
     l.vni = Vni(value & 0xff_ffff);
     l.last = true;
+    // Before anything of the peer is read.
+    if let Some(flows) = &w.flows {
+        l.versions = l.versions.wrapping_add(flows.versions.more(l.vni, l.key.dst()));
+    }
     l.bucket = w.tables.tenant_line(at, l.vni);
-    l.line = w.tables.vm4_line(at, l.vni, l.target);
+    l.line = w.tables.vm4_line(at, l.vni, l.key.dst());
     Next::Peer
 }
 
@@ -418,45 +484,71 @@ fn peer<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> Next 
     }
 }
 
-/// The way out; if there is one that fits, the packet is rewritten and counted.
+/// The way out; if there is one that fits, the packet is sent, counted, and its flow noted.
 #[inline(always)]
-fn send<R: Recorder>(w: &mut Work<'_, R>, l: &mut FastPacket, f: &mut Frame<'_>) -> bool {
+fn send<R: Recorder>(w: &mut Work<'_, R>, at: &Tables4, l: &mut FastPacket, f: &mut Frame<'_>) -> bool {
     l.next = Next::Stages;
-    let (tables, s) = (w.tables, &w.settings);
-    let Some((group, remote)) = tables.nc4(l.nc) else { return false };
-    let nexthop = tables.nexthop(tables.group_member(group, l.flow));
+    let tables = w.tables;
+    let Some((group, nc)) = tables.nc4(l.nc) else { return false };
+    let flow = l.key.flow_hash();
+    let known = Known {
+        macs: (l.mac, l.gateway_mac),
+        vni: l.vni,
+        nc,
+        nexthop: tables.group_member(group, flow),
+        port: source_port(flow),
+        tenant: l.tenant,
+        vm: l.vm,
+    };
+    let Some(bytes) = leave(tables, &w.settings, l, f, &known, flow) else { return false };
+    w.sent.packets += 1;
+    w.sent.bytes += bytes;
+    if let Some(flows) = &mut w.flows {
+        flows.note((l.places, l.key, l.sender), l.versions, &known, tables, at);
+    }
+    count(w, l, f)
+}
+
+/// Counts a packet that is sent, for its VPC and the VM.
+#[inline(always)]
+fn count<R: Recorder>(w: &Work<'_, R>, l: &mut FastPacket, f: &Frame<'_>) -> bool {
+    if !f.counted {
+        w.tables.count_vpc(l.tenant, w.slot, l.inner_len as u64);
+    }
+    w.tables.count_vm_at(l.line, l.vm, l.inner_len as u64);
+    l.next = Next::Sent;
+    true
+}
+
+/// Writes the headers of a packet that leaves, unless its next hop does not take it. Returns its bytes.
+#[inline(always)]
+fn leave(tables: &Tables, s: &Settings, l: &FastPacket, f: &mut Frame<'_>, known: &Known, flow: u64) -> Option<u64> {
+    let nexthop = tables.nexthop(known.nexthop);
     let at = f.offset as usize + INNER;
-    let Some(packet) = f.buffer.get_mut(at - INNER..).and_then(|b| b.first_chunk_mut::<HEAD>()) else { return false };
+    let packet = f.buffer.get_mut(at - INNER..).and_then(|b| b.first_chunk_mut::<HEAD>())?;
     if !nexthop.ready || l.inner_len as usize + INNER - OUTER > nexthop.mtu as usize {
-        return false;
+        return None;
     }
     let tos = Tos::new(s, l.outer_tos, l.inner_tos, l.ecn);
     let (tunnel, inner) = packet.split_at_mut(INNER);
     if let Some(head) = inner.first_chunk_mut() {
-        rewrite_v4(head, (l.mac, l.gateway_mac), l.inner_tos, l.ttl, tos.inner);
+        rewrite_v4(head, known.macs, l.inner_tos, l.ttl, tos.inner);
     }
     let outer = Outer {
         dmac: nexthop.dmac,
         smac: nexthop.smac,
         v6: false,
-        remote: Addr::v4(remote),
+        remote: Addr::v4(known.nc),
         tos: tos.outer,
-        flow: l.flow,
-        vni: l.vni,
+        flow,
+        vni: known.vni,
     };
     if let Some(head) = tunnel.first_chunk_mut() {
         encapsulate_v4(head, l.inner_len as usize, &outer, s);
     }
     f.len = INNER as u32 + l.inner_len as u32;
     f.verdict = Verdict::Forward { ifindex: nexthop.ifindex };
-    if !f.counted {
-        tables.count_vpc(l.tenant, w.slot, l.inner_len as u64);
-    }
-    tables.count_vm_at(l.line, l.vm, l.inner_len as u64);
-    w.sent.packets += 1;
-    w.sent.bytes += f.len as u64;
-    l.next = Next::Sent;
-    true
+    Some(f.len as u64)
 }
 
 #[cfg(test)]

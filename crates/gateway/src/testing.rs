@@ -46,6 +46,7 @@ pub(crate) fn with_work<T>(
         queued: Vec::new(),
         completions: None,
         idents: &mut idents,
+        flows: None,
     };
     let out = f(&mut w);
     drop(w);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use tables::{Count, NexthopView, StatsSlot, Tables};
 
 use crate::connections::{Known, SessionView};
+use crate::flow_cache::Flows;
 use crate::frame::{Frame, Generated, Output, Unresolved, Verdict, Waiting};
 use crate::icmp;
 use crate::packet::{Addr, Packet};
@@ -40,6 +41,8 @@ pub(crate) struct Work<'w, R> {
     pub completions: Option<&'w Arc<Completions>>,
     /// Identification of the last tunnel packet that was cut; 0: none was.
     pub idents: &'w mut u32,
+    /// The worker's flow cache, if it has one.
+    pub flows: Option<Flows<'w>>,
 }
 
 /// A fragment that waited for the first one of its packet.
@@ -161,6 +164,9 @@ impl<R: Recorder> Work<'_, R> {
     /// Adds the batch to the statistics.
     pub fn end(self) {
         self.stats.batch(self.rx, self.sent);
+        if let Some(flows) = self.flows {
+            flows.end(self.stats);
+        }
     }
 
     /// A packet of the gateway's own is sent besides.

@@ -72,6 +72,14 @@ impl StatsSlot<'_> {
         self.add(stat!(forwarded_bytes), bytes);
     }
 
+    /// A flow cache sent on so many packets of a batch, and noted so many flows, some in the place of others.
+    #[inline]
+    pub fn cached(&self, hits: u64, fills: u64, evictions: u64) {
+        self.add(stat!(flow_hits), hits);
+        self.add(stat!(flow_fills), fills);
+        self.add(stat!(flow_evictions), evictions);
+    }
+
     /// A packet went through stage nat.
     #[inline(always)]
     pub fn nat(&self) {

@@ -41,7 +41,9 @@ pub use memory::{
 };
 pub use meter::{gcra, rate_limit, Color};
 pub use packed::Packed;
-pub use reader::{BucketRef, Guard, InlineEnd, Nc, NexthopView, Public, Tables, Tables4, Tenant, VmEntry};
+pub use reader::{
+    BucketRef, FlowVersions, Guard, InlineEnd, Nc, NexthopView, Public, Tables, Tables4, Tenant, VmEntry,
+};
 pub use route::Walk;
 pub use writer::{
     AttachError, GroupId, InlinePort, InlineSpec, Limits, NexthopId, NexthopSpec, PublicPrefix, RouteInterval,
