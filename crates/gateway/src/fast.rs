@@ -11,10 +11,16 @@
 //! decide what is wrong with it. Both must give the same bytes, verdicts and counters; with a recorder there is no short
 //! cut, and a test compares the two (`tests/equal.rs`).
 //!
-//! # In a line, not in passes
-//! A pass over the whole batch asks for all of its lines at once and then computes while the memory rests. Here a packet takes
-//! a step while the one [`AHEAD`] in front of it takes its next, so that both are busy all the time. Packets that need more
-//! steps than most (a chained bucket, a route tree, a peer) go on in a queue beside the line, a step at a time.
+//! # How a batch flows
+//! In blocks of [`BLOCK`] packets, in passes over what is left of a block:
+//! 1. *parse*: the shape; the line of the packet's flow begins to load.
+//! 2. *lines*, with a flow cache: a line that holds sends its packet on, whose counters begin to load; then these are counted.
+//! 3. *look up*: the lines of the first tables begin to load.
+//! 4. *VPC*: VPC, sender and destination; then the other steps, each a pass, until all are sent or left to the stages: a chained bucket,
+//!    a route tree, a peer, and the last one, which notes the flow.
+//!
+//! Each pass asks for the lines that the next one reads, so that as many are under way as packets are left. With a pass for each step there is
+//! little for the compiler to keep in registers.
 //!
 //! What it costs: an uncommon packet is looked at twice.
 
@@ -42,28 +48,20 @@ const HEAD: usize = PORTS + 4;
 
 /// Frames ahead of the one being parsed whose headers are fetched.
 const FETCH: usize = 6;
-/// Packets between two steps of one packet: so many lines of each step are under way.
-const AHEAD: usize = 16;
-/// Packets that wait in the queue at least, for the same reason.
-const LATE: usize = 8;
+/// Packets that take their steps together: so many lines of each step are under way at most.
+const BLOCK: usize = 128;
 
 /// What a packet does next.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Next {
     /// Nothing here: it is uncommon.
     Stages,
     /// Nothing any more: it is sent.
     Sent,
-    /// The line of its flow in the flow cache is being loaded.
-    Line,
-    /// It is sent as that line says; the counters of its VPC and VM are being loaded.
-    Count,
-    /// Its VPC, its sender and its destination's bucket are being loaded.
-    Vpc,
-    /// The next bucket of a chain is.
+    /// The next bucket of a chain is being loaded.
     Chain,
     /// A line of its VPC's route tree is.
-    Tree(Walk),
+    Tree,
     /// A peer VPC and the destination's bucket there are.
     Peer,
     /// The destination's NC and counters are.
@@ -86,6 +84,7 @@ pub(crate) struct FastPacket {
     /// VPC that the destination is in, as far as is known.
     vni: Vni,
     places: Places,
+    walk: Walk,
     tenant: VpcId,
     /// The bucket of the VNI, then that of the peer's.
     bucket: LineNo,
@@ -93,6 +92,8 @@ pub(crate) struct FastPacket {
     member: LineNo,
     /// Line of the destination's bucket, then of its counters.
     line: LineNo,
+    /// The VPC's counters.
+    cell: LineNo,
     vm: VmId,
     /// Id of the NC.
     nc: NcId,
@@ -117,10 +118,12 @@ impl FastPacket {
         root: 0,
         vni: Vni(0),
         places: Places::NONE,
+        walk: Walk::NONE,
         tenant: VpcId(0),
         bucket: LineNo(0),
         member: LineNo(0),
         line: LineNo(0),
+        cell: LineNo(0),
         vm: VmId(0),
         nc: NcId(0),
         inner_len: 0,
@@ -132,28 +135,34 @@ impl FastPacket {
     };
 }
 
-/// Packets that take further steps, first in, first out; each is in it once, so that it never overflows.
-struct Queue {
-    places: [u8; BATCH_MAX],
-    first: u8,
+/// Places of packets in a block.
+struct List {
+    places: [u8; BLOCK],
     len: usize,
 }
 
-const _: () = assert!(BATCH_MAX == 256, "places of the queue are counted modulo 256");
+impl List {
+    const EMPTY: List = List { places: [0; BLOCK], len: 0 };
 
-impl Queue {
+    /// Adds a place, or not: which is no branch.
     #[inline(always)]
-    fn push(&mut self, place: u8) {
-        self.places[self.first.wrapping_add(self.len as u8) as usize] = place;
-        self.len += 1;
+    fn push(&mut self, place: usize, yes: bool) {
+        if let Some(last) = self.places.get_mut(self.len) {
+            *last = place as u8;
+            self.len += usize::from(yes);
+        }
     }
 
+    /// Has all of them take a step; those that have another one stay.
     #[inline(always)]
-    fn pop(&mut self) -> u8 {
-        let place = self.places[self.first as usize];
-        self.first = self.first.wrapping_add(1);
-        self.len -= 1;
-        place
+    fn step(&mut self, mut step: impl FnMut(usize) -> bool) {
+        let mut left = 0;
+        for i in 0..self.len.min(BLOCK) {
+            let place = self.places[i];
+            self.places[left] = place;
+            left += usize::from(step(place as usize));
+        }
+        self.len = left;
     }
 }
 
@@ -232,80 +241,87 @@ pub(crate) fn process<R: Recorder>(
     packets: &mut [Packet],
     frames: &mut [Frame<'_>],
 ) -> bool {
-    let s = w.settings;
     let at = w.tables.tables4();
-    // Opaque to the compiler, which otherwise turns the constant masks into many narrow comparisons.
-    let template = std::hint::black_box(Template::new(&s));
+    let before = w.sent.packets;
+    for (block, frames) in fast_packets.chunks_mut(BLOCK).zip(frames.chunks_mut(BLOCK)) {
+        let block = &mut block[..frames.len()];
+        let mut list = List::EMPTY;
+        parse_all(w, block, frames, &mut list);
+        if w.flows.is_some() {
+            find_lines(w, block, frames, &mut list);
+        }
+        list.step(|i| block.get_mut(i).is_some_and(|l| look_up(w, &at, l)));
+        list.step(|i| block.get_mut(i).is_some_and(|l| vpc(w, &at, l)));
+        while list.len > 0 {
+            further(w, &at, block, frames, &mut list);
+        }
+    }
     let n = frames.len().min(BATCH_MAX);
-    let mut queue = Queue { places: [0; BATCH_MAX], first: 0, len: 0 };
-    let mut sent = 0;
+    let all = w.sent.packets - before == n as u64;
+    if !all {
+        packets.iter_mut().zip(fast_packets).for_each(|(p, l)| p.done = matches!(l.next, Next::Sent));
+    }
+    all
+}
+
+/// Which packets have the shape.
+#[inline(never)]
+fn parse_all<R: Recorder>(w: &mut Work<'_, R>, block: &mut [FastPacket], frames: &[Frame<'_>], list: &mut List) {
+    let s = &w.settings;
+    // Opaque to the compiler, which otherwise turns the constant masks into many narrow comparisons.
+    let template = std::hint::black_box(Template::new(s));
     frames.iter().take(FETCH).for_each(|f| w.prefetch_frame(f));
-    for i in 0..n + 2 * AHEAD {
+    for (i, (l, f)) in block.iter_mut().zip(frames).enumerate() {
         if let Some(next) = frames.get(i + FETCH) {
             w.prefetch_frame(next);
         }
-        if let (Some(l), Some(f)) = (fast_packets.get_mut(i), frames.get(i)) {
-            l.next = Next::Stages;
-            if parse(f.data(), &s, &template, l) {
-                match &w.flows {
-                    Some(flows) => (l.next, l.places) = (Next::Line, flows.cache.places(l.key)),
-                    None => l.next = look_up(w, &at, l),
-                }
-            }
+        l.next = Next::Stages;
+        let parsed = parse(f.data(), s, &template, l);
+        if let (true, Some(flows)) = (parsed, &w.flows) {
+            l.places = flows.cache.places(l.key);
         }
-        let ahead = i.wrapping_sub(AHEAD);
-        if let (Some(l), Some(f)) = (fast_packets.get_mut(ahead), frames.get_mut(ahead)) {
-            match l.next {
-                Next::Line => l.next = line(w, &at, l, f),
-                Next::Vpc => l.next = vpc(w, &at, l),
-                _ => (),
-            }
-        }
-        let oldest = i.wrapping_sub(2 * AHEAD);
-        if let (Some(l), Some(f)) = (fast_packets.get_mut(oldest), frames.get_mut(oldest)) {
-            match l.next {
-                Next::Send => sent += usize::from(send(w, &at, l, f)),
-                Next::Count => sent += usize::from(count(w, l, f)),
-                Next::Stages => (),
-                _ => queue.push(oldest as u8),
-            }
-        }
-        if queue.len > LATE {
-            sent += late(w, &at, &mut queue, fast_packets, frames);
-        }
+        list.push(i, parsed);
     }
-    while queue.len > 0 {
-        sent += late(w, &at, &mut queue, fast_packets, frames);
-    }
-    if sent < n {
-        packets.iter_mut().zip(fast_packets).for_each(|(p, l)| p.done = matches!(l.next, Next::Sent));
-    }
-    sent == n
 }
 
-/// A step of the packet that has waited longest. Returns how many it sent.
-#[inline(always)]
-fn late<R: Recorder>(
+/// Those whose flow has a line that holds are sent on; the others stay in the list.
+#[inline(never)]
+fn find_lines<R: Recorder>(w: &mut Work<'_, R>, block: &mut [FastPacket], frames: &mut [Frame<'_>], list: &mut List) {
+    let mut hits = List::EMPTY;
+    list.step(|i| {
+        let (Some(l), Some(f)) = (block.get_mut(i), frames.get_mut(i)) else { return false };
+        let hit = line(w, l, f);
+        hits.push(i, hit);
+        !hit
+    });
+    hits.step(|i| {
+        if let (Some(l), Some(f)) = (block.get_mut(i), frames.get(i)) {
+            count(w, l, f);
+        }
+        false
+    });
+}
+
+/// A step of each packet that has one.
+#[inline(never)]
+fn further<R: Recorder>(
     w: &mut Work<'_, R>,
     at: &Tables4,
-    queue: &mut Queue,
-    fast_packets: &mut [FastPacket; BATCH_MAX],
+    block: &mut [FastPacket],
     frames: &mut [Frame<'_>],
-) -> usize {
-    let place = queue.pop();
-    let l = &mut fast_packets[place as usize];
-    l.next = match l.next {
-        Next::Chain => find(w, at, l),
-        Next::Tree(walk) => tree(w, at, l, walk),
-        Next::Peer => peer(w, at, l),
-        Next::Vpc => vpc(w, at, l),
-        Next::Send => return frames.get_mut(place as usize).map_or(0, |f| usize::from(send(w, at, l, f))),
-        Next::Stages | Next::Sent | Next::Line | Next::Count => Next::Stages,
-    };
-    if !matches!(l.next, Next::Stages) {
-        queue.push(place);
-    }
-    0
+    list: &mut List,
+) {
+    list.step(|i| {
+        let (Some(l), Some(f)) = (block.get_mut(i), frames.get_mut(i)) else { return false };
+        l.next = match l.next {
+            Next::Send => send(w, at, l, f),
+            Next::Chain => find(w, at, l),
+            Next::Tree => tree(w, at, l),
+            Next::Peer => peer(w, at, l),
+            Next::Stages | Next::Sent => l.next,
+        };
+        !matches!(l.next, Next::Stages | Next::Sent)
+    });
 }
 
 /// Recognises the shape; anything else is for the parse stage to understand. Whether the addresses may be forwarded is asked later:
@@ -369,14 +385,14 @@ fn ip_head(h: &[u8; HEAD], at: usize) -> &[u8; ipv4::HEADER_LEN] {
 
 /// The tables are to say where it goes: what is looked up first begins to load.
 #[inline(always)]
-fn look_up<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> Next {
+fn look_up<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> bool {
     if !forwardable(l, &w.settings) {
-        return Next::Stages;
+        return false;
     }
     l.bucket = w.tables.tenant_line(at, l.vni);
     l.member = w.tables.member4_line(at, l.vni, u32::from_be(l.sender));
     l.line = w.tables.vm4_line(at, l.vni, l.key.dst());
-    Next::Vpc
+    true
 }
 
 /// Its inner addresses are those of packets that are sent on.
@@ -388,39 +404,39 @@ fn forwardable(l: &FastPacket, s: &Settings) -> bool {
 
 /// The line of its flow, if there is one that holds, sends it on. Else the tables are looked up, after the versions were read.
 #[inline(always)]
-fn line<R: Recorder>(w: &mut Work<'_, R>, at: &Tables4, l: &mut FastPacket, f: &mut Frame<'_>) -> Next {
-    let Some(flows) = &mut w.flows else { return Next::Stages };
+fn line<R: Recorder>(w: &mut Work<'_, R>, l: &mut FastPacket, f: &mut Frame<'_>) -> bool {
+    let Some(flows) = &mut w.flows else { return false };
     l.versions = flows.versions.sum(l.vni, l.key.dst());
-    if let Some(known) = flows.known(l.places, l.key, l.sender, l.versions).filter(|_| l.ttl > 1) {
-        if let Some(bytes) = leave(w.tables, &w.settings, l, f, &known, u64::from(known.port)) {
-            flows.hit();
-            w.sent.packets += 1;
-            w.sent.bytes += bytes;
-            (l.tenant, l.vm, l.line) = (known.tenant, known.vm, w.tables.vm_cell_line(known.vm));
-            w.tables.prefetch_line(l.line);
-            w.tables.prefetch_line(w.tables.tenant_cell_line(l.tenant, w.slot));
-            return Next::Count;
-        }
-    }
-    look_up(w, at, l)
+    let Some(known) = flows.known(l.places, l.key, l.sender, l.versions).filter(|_| l.ttl > 1) else { return false };
+    let Some(bytes) = leave(w.tables, &w.settings, l, f, &known, u64::from(known.port)) else { return false };
+    flows.hit();
+    w.sent.packets += 1;
+    w.sent.bytes += bytes;
+    (l.tenant, l.vm, l.line) = (known.tenant, known.vm, w.tables.vm_cell_line(known.vm));
+    l.cell = w.tables.slot_cell_line(l.tenant, w.cells);
+    w.tables.prefetch_line(l.line);
+    w.tables.prefetch_line(l.cell);
+    true
 }
 
 /// The sender may send, and an entry of the VM-NC table will prove the route. The tenant's counter begins to load.
 #[inline(always)]
-fn vpc<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> Next {
+fn vpc<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> bool {
     let tables = w.tables;
-    let Some(tenant) = tables.tenant_from(l.bucket, l.vni) else { return Next::Stages };
+    let Some(tenant) = tables.tenant_from(l.bucket, l.vni) else { return false };
     if tenant.root4() & ROOT_SIMPLE == 0 || tenant.key & (TENANT_METERED | TENANT_FILTERED) != 0 || l.ttl <= 1 {
-        return Next::Stages;
+        return false;
     }
     if !tables.may_send4_from(l.member, l.vni, u32::from_be(l.sender)) {
-        return Next::Stages;
+        return false;
     }
     (l.tenant, l.gateway_mac, l.root) = (tenant.id(), tenant.gateway_mac(), tenant.root4());
     // A session may know a way that no route tells.
     l.last = tenant.key & TENANT_NAT != 0 && w.sessions.is_some();
-    tables.prefetch_line(tables.tenant_cell_line(l.tenant, w.slot));
-    find(w, at, l)
+    l.cell = tables.slot_cell_line(l.tenant, w.cells);
+    tables.prefetch_line(l.cell);
+    l.next = find(w, at, l);
+    l.next != Next::Stages
 }
 
 /// A bucket of the VM-NC table: the entry, or where to look for it.
@@ -432,7 +448,8 @@ fn find<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> Next 
         Err(LineNo(0)) => Walk::begin(l.root).map_or(Next::Stages, |walk| {
             w.tables.prefetch_line(walk.line());
             w.tables.prefetch_line(walk.second_line());
-            Next::Tree(walk)
+            l.walk = walk;
+            Next::Tree
         }),
         Err(line) => {
             w.tables.prefetch_line(line);
@@ -456,8 +473,9 @@ fn found<R: Recorder>(w: &Work<'_, R>, l: &mut FastPacket, vm: VmEntry) -> Next 
 
 /// A line of the route tree: on to the next, or to the peer.
 #[inline(always)]
-fn tree<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket, mut walk: Walk) -> Next {
-    let Some(value) = w.tables.step4(&mut walk, l.key.dst()) else { return Next::Tree(walk) };
+fn tree<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> Next {
+    let dst = l.key.dst();
+    let Some(value) = w.tables.step4(&mut l.walk, dst) else { return Next::Tree };
     if value >> VALUE_SCOPE_SHIFT != SCOPE_PEER {
         return Next::Stages;
     }
@@ -486,10 +504,9 @@ fn peer<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> Next 
 
 /// The way out; if there is one that fits, the packet is sent, counted, and its flow noted.
 #[inline(always)]
-fn send<R: Recorder>(w: &mut Work<'_, R>, at: &Tables4, l: &mut FastPacket, f: &mut Frame<'_>) -> bool {
-    l.next = Next::Stages;
+fn send<R: Recorder>(w: &mut Work<'_, R>, at: &Tables4, l: &mut FastPacket, f: &mut Frame<'_>) -> Next {
     let tables = w.tables;
-    let Some((group, nc)) = tables.nc4(l.nc) else { return false };
+    let Some((group, nc)) = tables.nc4(l.nc) else { return Next::Stages };
     let flow = l.key.flow_hash();
     let known = Known {
         macs: (l.mac, l.gateway_mac),
@@ -500,24 +517,24 @@ fn send<R: Recorder>(w: &mut Work<'_, R>, at: &Tables4, l: &mut FastPacket, f: &
         tenant: l.tenant,
         vm: l.vm,
     };
-    let Some(bytes) = leave(tables, &w.settings, l, f, &known, flow) else { return false };
+    let Some(bytes) = leave(tables, &w.settings, l, f, &known, flow) else { return Next::Stages };
     w.sent.packets += 1;
     w.sent.bytes += bytes;
     if let Some(flows) = &mut w.flows {
         flows.note((l.places, l.key, l.sender), l.versions, &known, tables, at);
     }
-    count(w, l, f)
+    count(w, l, f);
+    Next::Sent
 }
 
 /// Counts a packet that is sent, for its VPC and the VM.
 #[inline(always)]
-fn count<R: Recorder>(w: &Work<'_, R>, l: &mut FastPacket, f: &Frame<'_>) -> bool {
+fn count<R: Recorder>(w: &Work<'_, R>, l: &mut FastPacket, f: &Frame<'_>) {
     if !f.counted {
-        w.tables.count_vpc(l.tenant, w.slot, l.inner_len as u64);
+        w.tables.count_vpc_at(l.cell, l.tenant, w.cells, l.inner_len as u64);
     }
     w.tables.count_vm_at(l.line, l.vm, l.inner_len as u64);
     l.next = Next::Sent;
-    true
 }
 
 /// Writes the headers of a packet that leaves, unless its next hop does not take it. Returns its bytes.

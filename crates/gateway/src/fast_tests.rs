@@ -359,14 +359,21 @@ fn the_short_cut_is_for_the_usual_settings_alone() {
 }
 
 #[test]
-fn the_queue_is_first_in_first_out_all_around() {
-    let mut queue = Queue { places: [0; BATCH_MAX], first: 250, len: 0 };
-    (0..=255u8).for_each(|n| queue.push(n));
-    assert_eq!(queue.len, BATCH_MAX);
-    for n in 0..=255u8 {
-        assert_eq!((queue.pop(), queue.len), (n, 255 - n as usize));
-    }
-    assert_eq!(queue.first, 250);
+fn a_list_keeps_those_that_have_another_step_in_their_order() {
+    let mut list = List::EMPTY;
+    (0..BLOCK).for_each(|n| list.push(n, n % 3 != 0));
+    let mut stepped = Vec::new();
+    list.step(|n| {
+        stepped.push(n);
+        n % 2 == 0
+    });
+    assert_eq!(stepped, (0..BLOCK).filter(|n| n % 3 != 0).collect::<Vec<_>>());
+    let left: Vec<usize> = list.places[..list.len].iter().map(|n| usize::from(*n)).collect();
+    assert_eq!(left, (0..BLOCK).filter(|n| n % 3 != 0 && n % 2 == 0).collect::<Vec<_>>());
+    // One that is full takes no more.
+    let mut full = List::EMPTY;
+    (0..BLOCK + 5).for_each(|n| full.push(n, true));
+    assert_eq!(full.len, BLOCK);
 }
 
 /// The checksum by difference equals the one over the whole header, whatever TTL and TOS it had and gets.

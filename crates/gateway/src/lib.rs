@@ -182,6 +182,7 @@ impl Gateway {
             recorder,
             stats,
             slot,
+            cells: tables.slot_cells(slot),
             now,
             rx,
             sent,

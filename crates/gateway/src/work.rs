@@ -5,7 +5,7 @@ use abi::{DropReason, IfIndex, LineNo, NcId, Stage};
 use conntrack_compact::{Completions, Key};
 use std::net::IpAddr;
 use std::sync::Arc;
-use tables::{Count, NexthopView, StatsSlot, Tables};
+use tables::{Count, NexthopView, SlotCells, StatsSlot, Tables};
 
 use crate::connections::{Known, SessionView};
 use crate::flow_cache::Flows;
@@ -24,6 +24,8 @@ pub(crate) struct Work<'w, R> {
     pub stats: StatsSlot<'w>,
     /// Counter slot of this worker.
     pub slot: u32,
+    /// Where that counts for VPCs.
+    pub cells: SlotCells,
     /// Time of the batch, ns.
     pub now: u64,
     /// Packets taken in and sent on in this batch.

@@ -195,7 +195,7 @@ fn random_change(r: &mut ChaCha8Rng, a: &mut Rig, b: &mut Rig) {
         4 => drop(w.set_policy(if yes { RED } else { BLUE }, POLICY_FILTER)),
         5 => drop((w.set_policy(RED, 0), w.set_policy(BLUE, 0))),
         6 => underlay(w, NEIGHBOUR_MAC + u64::from(yes), if yes { 1600 } else { 1200 }),
-        _ => drop(w.set_options(w.options() ^ if yes { OPT_ECN_OFF } else { 0x2a << OPT_DSCP_SHIFT })),
+        _ => w.set_options(w.options() ^ if yes { OPT_ECN_OFF } else { 0x2a << OPT_DSCP_SHIFT }),
     };
     change(&mut a.writer);
     change(&mut b.writer);

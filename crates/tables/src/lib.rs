@@ -34,7 +34,7 @@ mod tree;
 mod writer;
 
 pub use change::*;
-pub use counter::{Count, StatsSlot};
+pub use counter::{Count, SlotCells, StatsSlot};
 pub use memory::{
     large_pages, prefetch, HeapMemory, Line, LineMemory, Memory, PlainMemory, Readers, SharedMemory, ZeroedLines,
     ARENA_BYTES, READERS_MAX,
