@@ -6,7 +6,7 @@ use crate::setup::{self, BpfNode};
 use crate::workload::{Workload, FRAME, PACKET_SLOT};
 use crate::{cpu, report, Context, Error, Goal, Report};
 use abi::IfIndex;
-use gateway::{Batch, Frame, Gateway, Verdict, HEADROOM};
+use gateway::{Batch, FlowCache, Frame, Gateway, Verdict, HEADROOM};
 use std::time::{Duration, Instant};
 use tables::Tables;
 
@@ -69,10 +69,19 @@ pub fn user_gateway(context: &Context) -> Result<Report, Error> {
     let (mut local, mut peers) = (runner(0, 2), runner(100, 4));
     let (heap, _) = setup::heap(&workload)?;
     let mut huge = UserRunner::new(heap.tables(), workload.packets(1 << 20, 20, context.seed), 0);
+    let with_cache = |flows: usize| -> Result<UserRunner, Error> {
+        let packets = workload.packets(flows, 20, context.seed);
+        let mut runner = UserRunner::new(node.tables(), packets, 0).with_flow_cache(4 * flows as u32)?;
+        // What finds its places taken gets in sooner or later.
+        runner.rounds(CACHE_ROUNDS);
+        Ok(runner)
+    };
+    let (mut cached, mut cached_64k) = (with_cache(1 << 20)?, with_cache(1 << 16)?);
     let cpu = cpu::count() - 1;
     one.run(cpu, WARM)?;
     let (mut mixed, mut only_local, mut only_peers) = (vec![], vec![], vec![]);
     let (mut on_huge, mut scale) = (vec![], vec![]);
+    let (mut with_1m, mut with_64k, mut hits) = (vec![], vec![], vec![]);
     for n in 0..context.samples {
         context.say(&format!("user-gateway: sample {} of {}", n + 1, context.samples));
         let sides = [
@@ -80,12 +89,18 @@ pub fn user_gateway(context: &Context) -> Result<Report, Error> {
             (&mut local, &mut only_local),
             (&mut peers, &mut only_peers),
             (&mut huge, &mut on_huge),
+            (&mut cached_64k, &mut with_64k),
         ];
         for (runner, rates) in sides {
             let run = runner.run(cpu, SAMPLE)?;
             run.all_forwarded()?;
             rates.push(run.mpps());
         }
+        let before = cached.flow_hits();
+        let run = cached.run(cpu, SAMPLE)?;
+        run.all_forwarded()?;
+        with_1m.push(run.mpps());
+        hits.push((cached.flow_hits() - before) as f64 * 100.0 / run.packets as f64);
         if cpu::count() > 1 {
             let (a, b) = pair(&mut one, &mut other, SAMPLE)?;
             let alone = mixed.last().copied().unwrap_or(1.0);
@@ -99,6 +114,10 @@ pub fn user_gateway(context: &Context) -> Result<Report, Error> {
         .detail_median("local_only_mpps", &only_local)
         .detail_median("peers_only_mpps", &only_peers)
         .detail_median("heap_on_huge_pages_mpps", &on_huge)
+        .detail_median("flow_cache_mpps", &with_1m)
+        .detail_median("flow_cache_hit_percent", &hits)
+        .detail_median("flow_cache_64k_flows_mpps", &with_64k)
+        .detail("flow_cache", "4 lines a flow, warm; every packet has the one shape")
         .detail_median("two_cores_factor", &scale)
         .detail("two_cores_goal", 1.8)
         .detail("batch", BATCH)
@@ -134,6 +153,8 @@ pub fn user_gateway_16m(context: &Context) -> Result<Report, Error> {
     Ok(report)
 }
 
+/// Rounds through the packets after which a flow cache has most flows.
+const CACHE_ROUNDS: usize = 20;
 const WARM: Duration = Duration::from_millis(300);
 const SAMPLE: Duration = Duration::from_millis(500);
 
@@ -163,6 +184,28 @@ impl UserRunner {
         huge_pages(&packets);
         let slot = tables.slots().1 + worker;
         UserRunner { gateway: Gateway::new(tables, slot), packets, next: 0, buffers: vec![0; BATCH * BUFFER] }
+    }
+
+    /// The same with a flow cache of so many lines.
+    pub fn with_flow_cache(self, lines: u32) -> Result<UserRunner, Error> {
+        let cache = FlowCache::new(lines, rand::random()).map_err(Error::io("reserving a flow cache"))?;
+        Ok(UserRunner { gateway: self.gateway.with_flow_cache(cache), ..self })
+    }
+
+    /// Goes round through its packets so often.
+    pub fn rounds(&mut self, rounds: usize) -> Run {
+        let (mut run, mut batch) = (Run::default(), Batch::new());
+        let time = cpu::thread_time();
+        for _ in 0..rounds * (self.packets.len() / (BATCH * PACKET_SLOT)) {
+            batch = self.step(batch, &mut run);
+        }
+        run.cpu_ns = cpu::thread_time() - time;
+        run
+    }
+
+    /// Packets of this worker's slot that a flow cache sent on so far.
+    pub fn flow_hits(&self) -> u64 {
+        self.gateway.tables().stats(self.gateway.slot()).read().flow_hits
     }
 
     /// Forwards on this CPU for a while, going round through the packets.

@@ -11,13 +11,18 @@ use serde_json::Value;
 use std::time::Duration;
 
 impl Region {
-    /// Packets that VPC blue sent and its VM blue-2 got, and those that the flow cache sent on.
+    /// Packets that VPC blue sent and its VM blue-2 got, and those that the flow caches sent on.
     fn counted(&self) -> [u64; 3] {
+        self.counted_by("fast")
+    }
+
+    /// The same with the flow caches of one engine.
+    fn counted_by(&self, engine: &str) -> [u64; 3] {
         let node = self.node().unwrap();
         let counters = node.get("/v1/counters").unwrap();
         let blue = counters["tenants"].as_array().unwrap().iter().find(|t| t["vpc"] == "blue").unwrap();
         let vm = &node.list("/v1/vm-counters?name=blue-2").unwrap()[0];
-        [&blue["packets"], &vm["packets"], &counters["fast"]["flow_hits"]].map(|n| n.as_u64().unwrap())
+        [&blue["packets"], &vm["packets"], &counters[engine]["flow_hits"]].map(|n| n.as_u64().unwrap())
     }
 
     /// Echo requests and replies between two VMs of VPC blue.
@@ -81,4 +86,28 @@ fn a_flow_cache_sends_packets_on_and_loses_no_count() {
     assert_eq!((after[0] - before[0], after[1] - before[1]), (100, 50));
     region.echo(10);
     assert_eq!(region.counted()[2], after[2], "there is no flow cache any more");
+}
+
+/// Where there is no fast path, each worker has one.
+#[test]
+fn a_worker_s_flow_cache_sends_packets_on_and_loses_no_count() {
+    let options = Options { flow_cache: 4, engine: "af_packet".into(), ..options("fw") };
+    let Some(mut region) = region_with(&options) else { return };
+    region.echo(20);
+    let at_first = region.counted_by("software");
+    let since = |region: &Region| {
+        let now = region.counted_by("software");
+        [0, 1, 2].map(|i| now[i] - at_first[i])
+    };
+    region.echo(200);
+    let [vpc, vm, hits] = since(&region);
+    assert_eq!((vpc, vm), (400, 200));
+    assert!(hits >= 390, "the flow cache sent {hits} of 400 packets on");
+    // Killed: its cache is gone, and what it counted is not.
+    region.node().unwrap().process.kill();
+    region.start_node().unwrap();
+    region.echo(100);
+    let [vpc, vm, hits] = since(&region);
+    assert_eq!((vpc, vm), (600, 300));
+    assert!(hits >= 580, "the flow cache sent {hits} of 600 packets on");
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The common packet: a short cut through the stages.
 //!
-//! Nearly every packet has the same shape: unfragmented IPv4 without options in VXLAN over IPv4 without UDP checksum, from a
+//! Nearly every packet has the same shape: unfragmented IPv4 without options in VXLAN over IPv4, from a
 //! known NC, to a VM whose route its VM-NC entry proves, in the same VPC or in a peer, on an IPv4 NC whose next hop is ready,
 //! with nothing to meter. For these the path is a few comparisons and stores, and what costs is the number of instructions and
 //! of cache lines. So they are treated here, with little more than a cache line of state each.
@@ -11,18 +11,25 @@
 //! decide what is wrong with it. Both must give the same bytes, verdicts and counters; with a recorder there is no short
 //! cut, and a test compares the two (`tests/equal.rs`).
 //!
-//! # In a line, not in passes
-//! A pass over the whole batch asks for all of its lines at once and then computes while the memory rests. Here a packet takes
-//! a step while the one [`AHEAD`] in front of it takes its next, so that both are busy all the time. Packets that need more
-//! steps than most (a chained bucket, a route tree, a peer) go on in a queue beside the line, a step at a time.
+//! # How a batch flows
+//! In blocks of [`BLOCK`] packets, in passes over what is left of a block:
+//! 1. *parse*: the shape; the line of the packet's flow begins to load.
+//! 2. *lines*, with a flow cache: a line that holds sends its packet on, whose counters begin to load; then these are counted.
+//! 3. *look up*: the lines of the first tables begin to load.
+//! 4. *VPC*: VPC, sender and destination; then the other steps, each a pass, until all are sent or left to the stages: a chained bucket,
+//!    a route tree, a peer, and the last one, which notes the flow.
+//!
+//! Each pass asks for the lines that the next one reads, so that as many are under way as packets are left. With a pass for each step there is
+//! little for the compiler to keep in registers.
 //!
 //! What it costs: an uncommon packet is looked at twice.
 
 use abi::*;
-use tables::{Tables4, VmEntry, Walk};
+use tables::{Tables, Tables4, VmEntry, Walk};
 use wire::{be, checksum, ethernet, ipv4, protocol, udp, vxlan};
 
-use crate::framing::vxlan::{encapsulate_v4, Outer};
+use crate::flow_cache::{Key, Known, Places};
+use crate::framing::vxlan::{encapsulate_v4, udp_checksum_ok, Outer};
 use crate::packet::{Addr, Packet};
 use crate::record::Recorder;
 use crate::settings::Settings;
@@ -41,24 +48,20 @@ const HEAD: usize = PORTS + 4;
 
 /// Frames ahead of the one being parsed whose headers are fetched.
 const FETCH: usize = 6;
-/// Packets between two steps of one packet: so many lines of each step are under way.
-const AHEAD: usize = 16;
-/// Packets that wait in the queue at least, for the same reason.
-const LATE: usize = 8;
+/// Packets that take their steps together: so many lines of each step are under way at most.
+const BLOCK: usize = 128;
 
 /// What a packet does next.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Next {
     /// Nothing here: it is uncommon.
     Stages,
     /// Nothing any more: it is sent.
     Sent,
-    /// Its VPC, its sender and its destination's bucket are being loaded.
-    Vpc,
-    /// The next bucket of a chain is.
+    /// The next bucket of a chain is being loaded.
     Chain,
     /// A line of its VPC's route tree is.
-    Tree(Walk),
+    Tree,
     /// A peer VPC and the destination's bucket there are.
     Peer,
     /// The destination's NC and counters are.
@@ -68,15 +71,20 @@ enum Next {
 /// State of one common packet.
 #[derive(Clone, Copy)]
 pub(crate) struct FastPacket {
-    flow: u64,
+    key: Key,
+    /// The versions of what was looked up for it.
+    versions: u64,
     mac: u64,
     gateway_mac: u64,
     next: Next,
-    /// The sender, then the VPC's ROUTE_ROOT.
-    source: u32,
-    target: u32,
+    /// The NC that sent it, as in the packet.
+    sender: u32,
+    /// The VPC's ROUTE_ROOT.
+    root: u32,
     /// VPC that the destination is in, as far as is known.
     vni: Vni,
+    places: Places,
+    walk: Walk,
     tenant: VpcId,
     /// The bucket of the VNI, then that of the peer's.
     bucket: LineNo,
@@ -84,6 +92,8 @@ pub(crate) struct FastPacket {
     member: LineNo,
     /// Line of the destination's bucket, then of its counters.
     line: LineNo,
+    /// The VPC's counters.
+    cell: LineNo,
     vm: VmId,
     /// Id of the NC.
     nc: NcId,
@@ -99,17 +109,21 @@ pub(crate) struct FastPacket {
 
 impl FastPacket {
     pub const EMPTY: FastPacket = FastPacket {
-        flow: 0,
+        key: Key { addresses: 0, rest: 0 },
+        versions: 0,
         mac: 0,
         gateway_mac: 0,
         next: Next::Stages,
-        source: 0,
-        target: 0,
+        sender: 0,
+        root: 0,
         vni: Vni(0),
+        places: Places::NONE,
+        walk: Walk::NONE,
         tenant: VpcId(0),
         bucket: LineNo(0),
         member: LineNo(0),
         line: LineNo(0),
+        cell: LineNo(0),
         vm: VmId(0),
         nc: NcId(0),
         inner_len: 0,
@@ -121,28 +135,34 @@ impl FastPacket {
     };
 }
 
-/// Packets that take further steps, first in, first out; each is in it once, so that it never overflows.
-struct Queue {
-    places: [u8; BATCH_MAX],
-    first: u8,
+/// Places of packets in a block.
+struct List {
+    places: [u8; BLOCK],
     len: usize,
 }
 
-const _: () = assert!(BATCH_MAX == 256, "places of the queue are counted modulo 256");
+impl List {
+    const EMPTY: List = List { places: [0; BLOCK], len: 0 };
 
-impl Queue {
+    /// Adds a place, or not: which is no branch.
     #[inline(always)]
-    fn push(&mut self, place: u8) {
-        self.places[self.first.wrapping_add(self.len as u8) as usize] = place;
-        self.len += 1;
+    fn push(&mut self, place: usize, yes: bool) {
+        if let Some(last) = self.places.get_mut(self.len) {
+            *last = place as u8;
+            self.len += usize::from(yes);
+        }
     }
 
+    /// Has all of them take a step; those that have another one stay.
     #[inline(always)]
-    fn pop(&mut self) -> u8 {
-        let place = self.places[self.first as usize];
-        self.first = self.first.wrapping_add(1);
-        self.len -= 1;
-        place
+    fn step(&mut self, mut step: impl FnMut(usize) -> bool) {
+        let mut left = 0;
+        for i in 0..self.len.min(BLOCK) {
+            let place = self.places[i];
+            self.places[left] = place;
+            left += usize::from(step(place as usize));
+        }
+        self.len = left;
     }
 }
 
@@ -162,7 +182,7 @@ impl Template {
         t.expect(OUTER + 6, &[0, 0, 0, protocol::UDP], &[0x3f, 0xff, 0, 0xff]);
         t.expect(OUTER + 16, &s.vtep4.to_be_bytes(), &[0xff; 4]);
         t.expect(TUNNEL + 2, &s.port.to_be_bytes(), &[0xff; 2]);
-        t.expect(TUNNEL + 6, &[0, 0, vxlan::FLAG_VNI], &[0xff, 0xff, vxlan::FLAG_VNI]);
+        t.expect(TUNNEL + 8, &[vxlan::FLAG_VNI], &[vxlan::FLAG_VNI]);
         // Group bits of both inner MAC addresses.
         t.expect(INNER, &[0], &[1]);
         t.expect(INNER + 6, &[0], &[1]);
@@ -221,78 +241,91 @@ pub(crate) fn process<R: Recorder>(
     packets: &mut [Packet],
     frames: &mut [Frame<'_>],
 ) -> bool {
-    let s = w.settings;
     let at = w.tables.tables4();
-    // Opaque to the compiler, which otherwise turns the constant masks into many narrow comparisons.
-    let template = std::hint::black_box(Template::new(&s));
+    let before = w.sent.packets;
+    for (block, frames) in fast_packets.chunks_mut(BLOCK).zip(frames.chunks_mut(BLOCK)) {
+        let block = &mut block[..frames.len()];
+        let mut list = List::EMPTY;
+        parse_all(w, block, frames, &mut list);
+        if w.flows.is_some() {
+            find_lines(w, block, frames, &mut list);
+        }
+        list.step(|i| block.get_mut(i).is_some_and(|l| look_up(w, &at, l)));
+        list.step(|i| block.get_mut(i).is_some_and(|l| vpc(w, &at, l)));
+        while list.len > 0 {
+            further(w, &at, block, frames, &mut list);
+        }
+    }
     let n = frames.len().min(BATCH_MAX);
-    let mut queue = Queue { places: [0; BATCH_MAX], first: 0, len: 0 };
-    let mut sent = 0;
+    let all = w.sent.packets - before == n as u64;
+    if !all {
+        packets.iter_mut().zip(fast_packets).for_each(|(p, l)| p.done = matches!(l.next, Next::Sent));
+    }
+    all
+}
+
+/// Which packets have the shape.
+#[inline(never)]
+fn parse_all<R: Recorder>(w: &mut Work<'_, R>, block: &mut [FastPacket], frames: &[Frame<'_>], list: &mut List) {
+    let s = &w.settings;
+    // Opaque to the compiler, which otherwise turns the constant masks into many narrow comparisons.
+    let template = std::hint::black_box(Template::new(s));
     frames.iter().take(FETCH).for_each(|f| w.prefetch_frame(f));
-    for i in 0..n + 2 * AHEAD {
+    for (i, (l, f)) in block.iter_mut().zip(frames).enumerate() {
         if let Some(next) = frames.get(i + FETCH) {
             w.prefetch_frame(next);
         }
-        if let (Some(l), Some(f)) = (fast_packets.get_mut(i), frames.get(i)) {
-            l.next = Next::Stages;
-            if parse(f.data(), &s, &template, l) {
-                l.next = Next::Vpc;
-                l.bucket = w.tables.tenant_line(&at, l.vni);
-                l.member = w.tables.member4_line(&at, l.vni, l.source);
-                l.line = w.tables.vm4_line(&at, l.vni, l.target);
-            }
+        l.next = Next::Stages;
+        let parsed = parse(f.data(), s, &template, l);
+        if let (true, Some(flows)) = (parsed, &w.flows) {
+            l.places = flows.cache.places(l.key);
         }
-        if let Some(l) = fast_packets[..n].get_mut(i.wrapping_sub(AHEAD)) {
-            if let Next::Vpc = l.next {
-                l.next = vpc(w, &at, l);
-            }
-        }
-        let oldest = i.wrapping_sub(2 * AHEAD);
-        if let (Some(l), Some(f)) = (fast_packets.get_mut(oldest), frames.get_mut(oldest)) {
-            match l.next {
-                Next::Send => sent += usize::from(send(w, l, f)),
-                Next::Stages => (),
-                _ => queue.push(oldest as u8),
-            }
-        }
-        if queue.len > LATE {
-            sent += late(w, &at, &mut queue, fast_packets, frames);
-        }
+        list.push(i, parsed);
     }
-    while queue.len > 0 {
-        sent += late(w, &at, &mut queue, fast_packets, frames);
-    }
-    if sent < n {
-        packets.iter_mut().zip(fast_packets).for_each(|(p, l)| p.done = matches!(l.next, Next::Sent));
-    }
-    sent == n
 }
 
-/// A step of the packet that has waited longest. Returns how many it sent.
-#[inline(always)]
-fn late<R: Recorder>(
+/// Those whose flow has a line that holds are sent on; the others stay in the list.
+#[inline(never)]
+fn find_lines<R: Recorder>(w: &mut Work<'_, R>, block: &mut [FastPacket], frames: &mut [Frame<'_>], list: &mut List) {
+    let mut hits = List::EMPTY;
+    list.step(|i| {
+        let (Some(l), Some(f)) = (block.get_mut(i), frames.get_mut(i)) else { return false };
+        let hit = line(w, l, f);
+        hits.push(i, hit);
+        !hit
+    });
+    hits.step(|i| {
+        if let (Some(l), Some(f)) = (block.get_mut(i), frames.get(i)) {
+            count(w, l, f);
+        }
+        false
+    });
+}
+
+/// A step of each packet that has one.
+#[inline(never)]
+fn further<R: Recorder>(
     w: &mut Work<'_, R>,
     at: &Tables4,
-    queue: &mut Queue,
-    fast_packets: &mut [FastPacket; BATCH_MAX],
+    block: &mut [FastPacket],
     frames: &mut [Frame<'_>],
-) -> usize {
-    let place = queue.pop();
-    let l = &mut fast_packets[place as usize];
-    l.next = match l.next {
-        Next::Chain => find(w, at, l),
-        Next::Tree(walk) => tree(w, at, l, walk),
-        Next::Peer => peer(w, at, l),
-        Next::Send => return frames.get_mut(place as usize).map_or(0, |f| usize::from(send(w, l, f))),
-        Next::Stages | Next::Sent | Next::Vpc => Next::Stages,
-    };
-    if !matches!(l.next, Next::Stages) {
-        queue.push(place);
-    }
-    0
+    list: &mut List,
+) {
+    list.step(|i| {
+        let (Some(l), Some(f)) = (block.get_mut(i), frames.get_mut(i)) else { return false };
+        l.next = match l.next {
+            Next::Send => send(w, at, l, f),
+            Next::Chain => find(w, at, l),
+            Next::Tree => tree(w, at, l),
+            Next::Peer => peer(w, at, l),
+            Next::Stages | Next::Sent => l.next,
+        };
+        !matches!(l.next, Next::Stages | Next::Sent)
+    });
 }
 
-/// Recognises the shape; anything else is for the parse stage to understand.
+/// Recognises the shape; anything else is for the parse stage to understand. Whether the addresses may be forwarded is asked later:
+/// what a flow cache knows has been.
 #[inline(always)]
 fn parse(data: &[u8], s: &Settings, template: &Template, l: &mut FastPacket) -> bool {
     let Some(h) = data.first_chunk::<HEAD>() else { return false };
@@ -303,15 +336,13 @@ fn parse(data: &[u8], s: &Settings, template: &Template, l: &mut FastPacket) -> 
     let (outer_ip, inner_ip) = (ipv4::Packet::new_unchecked(outer), ipv4::Packet::new_unchecked(inner));
     let (outer_len, udp_len) = (outer_ip.total_len(), be::u16(h, TUNNEL + 4) as usize);
     let inner_len = inner_ip.total_len();
-    let (src, dst) = (inner_ip.src(), inner_ip.dst());
     if outer_len > data.len() - OUTER
         || udp_len + ipv4::HEADER_LEN > outer_len
         || inner_len + (INNER_IP - TUNNEL) > udp_len
         || inner_len < ipv4::HEADER_LEN + 4
         || checksum::sum_ipv4_header(outer) != 0xffff
         || checksum::sum_ipv4_header(inner) != 0xffff
-        || dst >= 0xe000_0000
-        || unforwardable_v4(src, dst, s).is_some()
+        || be::u16(h, TUNNEL + 6) != 0 && !datagram_ok(&data[TUNNEL..TUNNEL + udp_len], s, outer_ip.src())
     {
         return false;
     }
@@ -323,15 +354,24 @@ fn parse(data: &[u8], s: &Settings, template: &Template, l: &mut FastPacket) -> 
     }
     let proto = inner_ip.protocol();
     let ports = if has_ports(proto) { be::u32(h, PORTS) } else { 0 };
-    l.flow = flow_hash_v4(src, dst, proto, ports);
-    l.source = outer_ip.src();
-    l.target = dst;
     l.vni = Vni(be::u32(h, INNER - 4) >> 8);
+    l.key = Key {
+        addresses: word(h, INNER_IP + 12),
+        rest: u64::from(l.vni) << FLOW_VNI_SHIFT | u64::from(proto) << FLOW_PROTOCOL_SHIFT | u64::from(ports),
+    };
+    l.sender = outer_ip.src().to_be();
     l.inner_len = (udp_len - (INNER - TUNNEL)) as u16;
     l.outer_tos = outer_tos;
     l.inner_tos = inner_tos;
     l.ttl = inner_ip.ttl();
     true
+}
+
+/// The checksum of the outer UDP datagram, which most have not, but those of Linux have.
+#[cold]
+#[inline(never)]
+fn datagram_ok(datagram: &[u8], s: &Settings, source: u32) -> bool {
+    udp_checksum_ok(datagram, s, Addr::v4(source), false)
 }
 
 /// An IPv4 header without options at a fixed offset.
@@ -343,34 +383,73 @@ fn ip_head(h: &[u8; HEAD], at: usize) -> &[u8; ipv4::HEADER_LEN] {
     }
 }
 
+/// The tables are to say where it goes: what is looked up first begins to load.
+#[inline(always)]
+fn look_up<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> bool {
+    if !forwardable(l, &w.settings) {
+        return false;
+    }
+    l.bucket = w.tables.tenant_line(at, l.vni);
+    l.member = w.tables.member4_line(at, l.vni, u32::from_be(l.sender));
+    l.line = w.tables.vm4_line(at, l.vni, l.key.dst());
+    true
+}
+
+/// Its inner addresses are those of packets that are sent on.
+#[inline(always)]
+fn forwardable(l: &FastPacket, s: &Settings) -> bool {
+    let (src, dst) = (l.key.src(), l.key.dst());
+    dst < 0xe000_0000 && unforwardable_v4(src, dst, s).is_none()
+}
+
+/// The line of its flow, if there is one that holds, sends it on. Else the tables are looked up, after the versions were read.
+#[inline(always)]
+fn line<R: Recorder>(w: &mut Work<'_, R>, l: &mut FastPacket, f: &mut Frame<'_>) -> bool {
+    let Some(flows) = &mut w.flows else { return false };
+    l.versions = flows.versions.sum(l.vni, l.key.dst());
+    let Some(known) = flows.known(l.places, l.key, l.sender, l.versions).filter(|_| l.ttl > 1) else { return false };
+    let Some(bytes) = leave(w.tables, &w.settings, l, f, &known, u64::from(known.port)) else { return false };
+    flows.hit();
+    w.sent.packets += 1;
+    w.sent.bytes += bytes;
+    (l.tenant, l.vm, l.line) = (known.tenant, known.vm, w.tables.vm_cell_line(known.vm));
+    l.cell = w.tables.slot_cell_line(l.tenant, w.cells);
+    w.tables.prefetch_line(l.line);
+    w.tables.prefetch_line(l.cell);
+    true
+}
+
 /// The sender may send, and an entry of the VM-NC table will prove the route. The tenant's counter begins to load.
 #[inline(always)]
-fn vpc<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> Next {
+fn vpc<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> bool {
     let tables = w.tables;
-    let Some(tenant) = tables.tenant_from(l.bucket, l.vni) else { return Next::Stages };
+    let Some(tenant) = tables.tenant_from(l.bucket, l.vni) else { return false };
     if tenant.root4() & ROOT_SIMPLE == 0 || tenant.key & (TENANT_METERED | TENANT_FILTERED) != 0 || l.ttl <= 1 {
-        return Next::Stages;
+        return false;
     }
-    if !tables.may_send4_from(l.member, l.vni, l.source) {
-        return Next::Stages;
+    if !tables.may_send4_from(l.member, l.vni, u32::from_be(l.sender)) {
+        return false;
     }
-    (l.tenant, l.gateway_mac, l.source) = (tenant.id(), tenant.gateway_mac(), tenant.root4());
+    (l.tenant, l.gateway_mac, l.root) = (tenant.id(), tenant.gateway_mac(), tenant.root4());
     // A session may know a way that no route tells.
     l.last = tenant.key & TENANT_NAT != 0 && w.sessions.is_some();
-    tables.prefetch_line(tables.tenant_cell_line(l.tenant, w.slot));
-    find(w, at, l)
+    l.cell = tables.slot_cell_line(l.tenant, w.cells);
+    tables.prefetch_line(l.cell);
+    l.next = find(w, at, l);
+    l.next != Next::Stages
 }
 
 /// A bucket of the VM-NC table: the entry, or where to look for it.
 #[inline(always)]
 fn find<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> Next {
-    match w.tables.vm4_lasting(at, l.line, l.vni, l.target) {
+    match w.tables.vm4_lasting(at, l.line, l.vni, l.key.dst()) {
         Ok(vm) => found(w, l, vm),
         Err(LineNo(0)) if l.last => Next::Stages,
-        Err(LineNo(0)) => Walk::begin(l.source).map_or(Next::Stages, |walk| {
+        Err(LineNo(0)) => Walk::begin(l.root).map_or(Next::Stages, |walk| {
             w.tables.prefetch_line(walk.line());
             w.tables.prefetch_line(walk.second_line());
-            Next::Tree(walk)
+            l.walk = walk;
+            Next::Tree
         }),
         Err(line) => {
             w.tables.prefetch_line(line);
@@ -394,15 +473,20 @@ fn found<R: Recorder>(w: &Work<'_, R>, l: &mut FastPacket, vm: VmEntry) -> Next 
 
 /// A line of the route tree: on to the next, or to the peer.
 #[inline(always)]
-fn tree<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket, mut walk: Walk) -> Next {
-    let Some(value) = w.tables.step4(&mut walk, l.target) else { return Next::Tree(walk) };
+fn tree<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> Next {
+    let dst = l.key.dst();
+    let Some(value) = w.tables.step4(&mut l.walk, dst) else { return Next::Tree };
     if value >> VALUE_SCOPE_SHIFT != SCOPE_PEER {
         return Next::Stages;
     }
     l.vni = Vni(value & 0xff_ffff);
     l.last = true;
+    // Before anything of the peer is read.
+    if let Some(flows) = &w.flows {
+        l.versions = l.versions.wrapping_add(flows.versions.more(l.vni, l.key.dst()));
+    }
     l.bucket = w.tables.tenant_line(at, l.vni);
-    l.line = w.tables.vm4_line(at, l.vni, l.target);
+    l.line = w.tables.vm4_line(at, l.vni, l.key.dst());
     Next::Peer
 }
 
@@ -418,45 +502,70 @@ fn peer<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> Next 
     }
 }
 
-/// The way out; if there is one that fits, the packet is rewritten and counted.
+/// The way out; if there is one that fits, the packet is sent, counted, and its flow noted.
 #[inline(always)]
-fn send<R: Recorder>(w: &mut Work<'_, R>, l: &mut FastPacket, f: &mut Frame<'_>) -> bool {
-    l.next = Next::Stages;
-    let (tables, s) = (w.tables, &w.settings);
-    let Some((group, remote)) = tables.nc4(l.nc) else { return false };
-    let nexthop = tables.nexthop(tables.group_member(group, l.flow));
+fn send<R: Recorder>(w: &mut Work<'_, R>, at: &Tables4, l: &mut FastPacket, f: &mut Frame<'_>) -> Next {
+    let tables = w.tables;
+    let Some((group, nc)) = tables.nc4(l.nc) else { return Next::Stages };
+    let flow = l.key.flow_hash();
+    let known = Known {
+        macs: (l.mac, l.gateway_mac),
+        vni: l.vni,
+        nc,
+        nexthop: tables.group_member(group, flow),
+        port: source_port(flow),
+        tenant: l.tenant,
+        vm: l.vm,
+    };
+    let Some(bytes) = leave(tables, &w.settings, l, f, &known, flow) else { return Next::Stages };
+    w.sent.packets += 1;
+    w.sent.bytes += bytes;
+    if let Some(flows) = &mut w.flows {
+        flows.note((l.places, l.key, l.sender), l.versions, &known, tables, at);
+    }
+    count(w, l, f);
+    Next::Sent
+}
+
+/// Counts a packet that is sent, for its VPC and the VM.
+#[inline(always)]
+fn count<R: Recorder>(w: &Work<'_, R>, l: &mut FastPacket, f: &Frame<'_>) {
+    if !f.counted {
+        w.tables.count_vpc_at(l.cell, l.tenant, w.cells, l.inner_len as u64);
+    }
+    w.tables.count_vm_at(l.line, l.vm, l.inner_len as u64);
+    l.next = Next::Sent;
+}
+
+/// Writes the headers of a packet that leaves, unless its next hop does not take it. Returns its bytes.
+#[inline(always)]
+fn leave(tables: &Tables, s: &Settings, l: &FastPacket, f: &mut Frame<'_>, known: &Known, flow: u64) -> Option<u64> {
+    let nexthop = tables.nexthop(known.nexthop);
     let at = f.offset as usize + INNER;
-    let Some(packet) = f.buffer.get_mut(at - INNER..).and_then(|b| b.first_chunk_mut::<HEAD>()) else { return false };
+    let packet = f.buffer.get_mut(at - INNER..).and_then(|b| b.first_chunk_mut::<HEAD>())?;
     if !nexthop.ready || l.inner_len as usize + INNER - OUTER > nexthop.mtu as usize {
-        return false;
+        return None;
     }
     let tos = Tos::new(s, l.outer_tos, l.inner_tos, l.ecn);
     let (tunnel, inner) = packet.split_at_mut(INNER);
     if let Some(head) = inner.first_chunk_mut() {
-        rewrite_v4(head, (l.mac, l.gateway_mac), l.inner_tos, l.ttl, tos.inner);
+        rewrite_v4(head, known.macs, l.inner_tos, l.ttl, tos.inner);
     }
     let outer = Outer {
         dmac: nexthop.dmac,
         smac: nexthop.smac,
         v6: false,
-        remote: Addr::v4(remote),
+        remote: Addr::v4(known.nc),
         tos: tos.outer,
-        flow: l.flow,
-        vni: l.vni,
+        flow,
+        vni: known.vni,
     };
     if let Some(head) = tunnel.first_chunk_mut() {
         encapsulate_v4(head, l.inner_len as usize, &outer, s);
     }
     f.len = INNER as u32 + l.inner_len as u32;
     f.verdict = Verdict::Forward { ifindex: nexthop.ifindex };
-    if !f.counted {
-        tables.count_vpc(l.tenant, w.slot, l.inner_len as u64);
-    }
-    tables.count_vm_at(l.line, l.vm, l.inner_len as u64);
-    w.sent.packets += 1;
-    w.sent.bytes += f.len as u64;
-    l.next = Next::Sent;
-    true
+    Some(f.len as u64)
 }
 
 #[cfg(test)]

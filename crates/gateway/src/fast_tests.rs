@@ -196,13 +196,26 @@ fn the_largest_packet_that_the_next_hop_takes_is_common() {
     }
 }
 
+/// An outer UDP checksum, as Linux sends one, is checked over the whole datagram.
+#[test]
+fn an_outer_udp_checksum_must_be_right() {
+    let rig = rig();
+    let mut frame = red_v4(B);
+    wire::udp::Packet::new_unchecked(&mut frame[TUNNEL..]).fill_checksum_v4(NC1, VTEP4);
+    assert_ne!(be::u16(&frame, TUNNEL + 6), 0);
+    let (all, _, data) = cut_short(&rig, &[frame.clone()]);
+    assert!(all && data[0] == cut_short(&rig, &[red_v4(B)]).2[0], "and goes on without one");
+    *frame.last_mut().unwrap() ^= 1;
+    left_alone(&rig, "UDP checksum of other bytes", frame);
+}
+
 fn settings(options: u64) -> Settings {
     Settings::new(options | 4789 << abi::OPT_PORT_SHIFT, VTEP4, Addr::default())
 }
 
 fn parsed(frame: &[u8], s: &Settings) -> Option<FastPacket> {
     let mut l = FastPacket::EMPTY;
-    parse(frame, s, &Template::new(s), &mut l).then_some(l)
+    (parse(frame, s, &Template::new(s), &mut l) && forwardable(&l, s)).then_some(l)
 }
 
 #[test]
@@ -215,17 +228,18 @@ fn each_field_is_read_from_its_place() {
         ip.set_ttl(77);
     });
     let l = parsed(&frame, &s).unwrap();
-    assert_eq!((l.source, l.target, l.vni, l.ttl), (NC2, B, Vni(0xab_cdef), 77));
+    assert_eq!((u32::from_be(l.sender), l.key.dst(), l.vni, l.ttl), (NC2, B, Vni(0xab_cdef), 77));
+    assert_eq!((l.key.src(), l.key.vni()), (A, Vni(0xab_cdef)));
     assert_eq!((l.outer_tos, l.inner_tos, l.ecn), (0xb9, 0x2a, 1), "ECT(1) outside makes it of ECT(0) inside");
     assert_eq!(l.inner_len, 14 + 20 + 8 + 100);
-    assert_eq!(l.flow, abi::flow_hash_v4(A, B, 17, 1000 << 16 | 2000));
+    assert_eq!(l.key.flow_hash(), abi::flow_hash_v4(A, B, 17, 1000 << 16 | 2000));
     // Ethernet padding is none of it; what the datagram carries behind the inner packet is.
     assert_eq!(parsed(&[&frame[..], &[0; 6]].concat(), &s).unwrap().inner_len, l.inner_len);
     let loose = tunnel(NC2, RED, &[&eth(GATEWAY_MAC, MAC_A, 0x0800, &udp_v4(A, B, &[9; 100]))[..], &[0; 7]].concat());
     assert_eq!(parsed(&loose, &s).unwrap().inner_len, l.inner_len + 7);
     // Protocols without ports hash without them.
     let echo = tunnel(NC2, RED, &eth(GATEWAY_MAC, MAC_A, 0x0800, &echo_v4(A, B)));
-    assert_eq!(parsed(&echo, &s).unwrap().flow, abi::flow_hash_v4(A, B, 1, 0));
+    assert_eq!(parsed(&echo, &s).unwrap().key.flow_hash(), abi::flow_hash_v4(A, B, 1, 0));
 }
 
 #[test]
@@ -322,8 +336,7 @@ fn each_bit_is_either_free_or_has_one_value() {
             }
         }
         // Some addresses are special, and congestion may be lost: other tests have these.
-        let mut l = FastPacket::EMPTY;
-        let got = parse(&f, &s, &Template::new(&s), &mut l);
+        let got = parsed(&f, &s).is_some();
         let special = unforwardable_v4(be::u32(&f, 76), be::u32(&f, 80), &s).is_some() || f[80] >= 0xe0;
         assert_eq!(got, free(at, bit) && !special, "byte {at} bit {bit}");
     }
@@ -346,14 +359,21 @@ fn the_short_cut_is_for_the_usual_settings_alone() {
 }
 
 #[test]
-fn the_queue_is_first_in_first_out_all_around() {
-    let mut queue = Queue { places: [0; BATCH_MAX], first: 250, len: 0 };
-    (0..=255u8).for_each(|n| queue.push(n));
-    assert_eq!(queue.len, BATCH_MAX);
-    for n in 0..=255u8 {
-        assert_eq!((queue.pop(), queue.len), (n, 255 - n as usize));
-    }
-    assert_eq!(queue.first, 250);
+fn a_list_keeps_those_that_have_another_step_in_their_order() {
+    let mut list = List::EMPTY;
+    (0..BLOCK).for_each(|n| list.push(n, n % 3 != 0));
+    let mut stepped = Vec::new();
+    list.step(|n| {
+        stepped.push(n);
+        n % 2 == 0
+    });
+    assert_eq!(stepped, (0..BLOCK).filter(|n| n % 3 != 0).collect::<Vec<_>>());
+    let left: Vec<usize> = list.places[..list.len].iter().map(|n| usize::from(*n)).collect();
+    assert_eq!(left, (0..BLOCK).filter(|n| n % 3 != 0 && n % 2 == 0).collect::<Vec<_>>());
+    // One that is full takes no more.
+    let mut full = List::EMPTY;
+    (0..BLOCK + 5).for_each(|n| full.push(n, true));
+    assert_eq!(full.len, BLOCK);
 }
 
 /// The checksum by difference equals the one over the whole header, whatever TTL and TOS it had and gets.

@@ -22,6 +22,7 @@ mod connection;
 mod connections;
 mod echo;
 mod fast;
+mod flow_cache;
 mod fragment;
 mod frame;
 mod framing;
@@ -43,6 +44,7 @@ mod work;
 extern crate self as gateway;
 
 pub use connections::{BeginLog, Connections, EndLog, RefusalLog, Refused};
+pub use flow_cache::FlowCache;
 pub use frame::{Batch, Frame, Generated, Output, Unresolved, Verdict, Waiting, BATCH_MAX, HEADROOM};
 pub use nat::Nat;
 pub use record::{Event, NoRecorder, Recorder, Scope, Trace};
@@ -51,6 +53,7 @@ use connections::SessionView;
 use conntrack::Sessions;
 use conntrack_compact::{Answer, Completions, Key};
 use fast::FastPacket;
+use flow_cache::Flows;
 use framing::inline;
 use packet::{Packet, Resumed};
 use settings::Settings;
@@ -70,6 +73,7 @@ pub struct Gateway {
     completions: Arc<Completions>,
     waiting: HashMap<u64, Waiting>,
     idents: u32,
+    flow_cache: Option<FlowCache>,
 }
 
 impl Gateway {
@@ -85,7 +89,13 @@ impl Gateway {
             completions: Arc::default(),
             waiting: HashMap::new(),
             idents: 0,
+            flow_cache: None,
         }
+    }
+
+    /// The same with a flow cache.
+    pub fn with_flow_cache(self, cache: FlowCache) -> Gateway {
+        Gateway { flow_cache: Some(cache), ..self }
     }
 
     /// A worker that knows connections: it serves the ways to the Internet and security groups as well.
@@ -148,6 +158,9 @@ impl Gateway {
         output.clear();
         let tables = &self.tables;
         let _inside = tables.enter();
+        // A recorder wants to hear every stage, which neither the flow cache nor the short cut for common packets tells.
+        let short = !R::ON && answers.is_empty();
+        let flows = self.flow_cache.as_mut().filter(|_| short).map(|cache| Flows::begin(cache, tables));
         let (settings, stats, slot) = (Settings::read(tables), tables.stats(self.slot), self.slot);
         let bytes = frames.iter().map(|f| f.len as u64).sum();
         let (rx, sent) = (Count { packets: frames.len() as u64, bytes }, Count::default());
@@ -169,6 +182,7 @@ impl Gateway {
             recorder,
             stats,
             slot,
+            cells: tables.slot_cells(slot),
             now,
             rx,
             sent,
@@ -178,10 +192,10 @@ impl Gateway {
             queued,
             completions,
             idents,
+            flows,
         };
         let (packets, spare) = self.packets.split_at_mut(frames.len().min(BATCH_MAX));
-        // A recorder wants to hear every stage, which the short cut for common packets does not tell.
-        let short = !R::ON && answers.is_empty() && fast::serves(&w.settings);
+        let short = short && fast::serves(&w.settings);
         if !short {
             packets.iter_mut().for_each(|p| p.done = false);
         }

@@ -37,6 +37,7 @@ pub(crate) fn with_work<T>(
         recorder: &mut NoRecorder,
         stats: tables.stats(slot),
         slot,
+        cells: tables.slot_cells(slot),
         now,
         rx: Count::default(),
         sent: Count::default(),
@@ -46,6 +47,7 @@ pub(crate) fn with_work<T>(
         queued: Vec::new(),
         completions: None,
         idents: &mut idents,
+        flows: None,
     };
     let out = f(&mut w);
     drop(w);

@@ -5,9 +5,10 @@ use abi::{DropReason, IfIndex, LineNo, NcId, Stage};
 use conntrack_compact::{Completions, Key};
 use std::net::IpAddr;
 use std::sync::Arc;
-use tables::{Count, NexthopView, StatsSlot, Tables};
+use tables::{Count, NexthopView, SlotCells, StatsSlot, Tables};
 
 use crate::connections::{Known, SessionView};
+use crate::flow_cache::Flows;
 use crate::frame::{Frame, Generated, Output, Unresolved, Verdict, Waiting};
 use crate::icmp;
 use crate::packet::{Addr, Packet};
@@ -23,6 +24,8 @@ pub(crate) struct Work<'w, R> {
     pub stats: StatsSlot<'w>,
     /// Counter slot of this worker.
     pub slot: u32,
+    /// Where that counts for VPCs.
+    pub cells: SlotCells,
     /// Time of the batch, ns.
     pub now: u64,
     /// Packets taken in and sent on in this batch.
@@ -40,6 +43,8 @@ pub(crate) struct Work<'w, R> {
     pub completions: Option<&'w Arc<Completions>>,
     /// Identification of the last tunnel packet that was cut; 0: none was.
     pub idents: &'w mut u32,
+    /// The worker's flow cache, if it has one.
+    pub flows: Option<Flows<'w>>,
 }
 
 /// A fragment that waited for the first one of its packet.
@@ -161,6 +166,9 @@ impl<R: Recorder> Work<'_, R> {
     /// Adds the batch to the statistics.
     pub fn end(self) {
         self.stats.batch(self.rx, self.sent);
+        if let Some(flows) = self.flows {
+            flows.end(self.stats);
+        }
     }
 
     /// A packet of the gateway's own is sent besides.

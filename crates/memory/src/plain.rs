@@ -5,7 +5,7 @@
 //! behind it: a random read of 128 MiB costs 169 ns on them and 237 on small ones, measured here. Memory of one process
 //! asks for them; a memfd's has them where the machine allows huge pages of shared memory (`shmem_enabled` advise).
 
-use abi::{SEGMENT_BYTES, SEGMENT_LINES};
+use abi::{FlowLine, SEGMENT_BYTES, SEGMENT_LINES};
 use std::ffi::CStr;
 use std::io;
 use std::mem::ManuallyDrop;
@@ -122,6 +122,20 @@ impl ZeroedLines {
     pub fn get_mut(&mut self, line: usize) -> Option<&mut [u64; 8]> {
         // SAFETY: as above.
         (line < self.lines).then(|| unsafe { &mut *self.at(line) })
+    }
+
+    /// A line as one of a flow cache.
+    #[inline(always)]
+    pub fn flow(&self, line: usize) -> Option<&FlowLine> {
+        // SAFETY: as above; a FlowLine is 64 bytes of whole numbers, of which any value will do.
+        (line < self.lines).then(|| unsafe { &*self.at(line).cast() })
+    }
+
+    /// A line as one of a flow cache, to write to it.
+    #[inline(always)]
+    pub fn flow_mut(&mut self, line: usize) -> Option<&mut FlowLine> {
+        // SAFETY: as above.
+        (line < self.lines).then(|| unsafe { &mut *self.at(line).cast() })
     }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hooks for tests: a writer that dies at a chosen store, and the list of addresses that were prefetched.
+//! Hooks for tests: a writer that dies at a chosen store, the list of addresses that were prefetched, and what happens at one of them.
 
 use std::cell::{Cell, RefCell};
 
@@ -8,6 +8,8 @@ thread_local! {
     static STORES: Cell<u64> = const { Cell::new(u64::MAX) };
     /// Addresses that this thread has prefetched, while [`prefetched`] runs.
     static PREFETCHED: RefCell<Option<Vec<usize>>> = const { RefCell::new(None) };
+    /// What is to happen on this thread after so many prefetches more.
+    static HAPPENS: RefCell<Option<(usize, Box<dyn FnOnce()>)>> = const { RefCell::new(None) };
 }
 
 /// Lets this thread make so many stores into table memory and then end by a panic, as a process that is killed there. What `what` returns,
@@ -33,6 +35,25 @@ pub(crate) fn store() {
 /// Called with each address that this thread prefetches.
 pub(crate) fn note(at: usize) {
     PREFETCHED.with_borrow_mut(|list| list.iter_mut().for_each(|list| list.push(at)));
+    let now = HAPPENS.with_borrow_mut(|happens| match happens {
+        Some((0, _)) => happens.take(),
+        Some((n, _)) => {
+            *n -= 1;
+            None
+        }
+        None => None,
+    });
+    if let Some((_, what)) = now {
+        what();
+    }
+}
+
+/// Lets something happen at a prefetch of this thread while `during` runs: so a reader is interrupted between two of its loads, the same
+/// ones each time. False if there were no more than `prefetches` of them.
+pub fn happens_at(prefetches: usize, what: impl FnOnce() + 'static, during: impl FnOnce()) -> bool {
+    HAPPENS.set(Some((prefetches, Box::new(what))));
+    during();
+    HAPPENS.take().is_none()
 }
 
 /// The addresses that are prefetched meanwhile, in their order.

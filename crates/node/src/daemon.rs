@@ -53,7 +53,7 @@ pub struct Options {
     pub pins: Option<PathBuf>,
     /// Software workers.
     pub workers: u32,
-    /// MiB of each CPU's flow cache in the fast path; 0: none.
+    /// MiB of the flow cache of each CPU in the fast path, or of each worker that serves packets without one; 0: none.
     pub flow_cache: u32,
     /// Where metrics are served over TCP, whatever the Gateway says.
     pub metrics: Option<SocketAddr>,
@@ -101,7 +101,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     let _ = nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_MEMLOCK, forever, forever);
     let fast = matches!(options.choice, Choice::Auto | Choice::Xdp);
     let claim = Claim::new(&options.socket, options.pins.as_deref(), fast)?;
-    let flow_lines = crate::dataplane::flow_lines(options.flow_cache)?;
+    let flow_lines = crate::dataplane::flow_lines(options.flow_cache, fast, options.workers)?;
     if !fast {
         no_other_fast_path(options, "this node is started without a fast path")?;
     }

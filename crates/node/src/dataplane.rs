@@ -13,7 +13,7 @@ use crate::types::Uplink;
 use crate::uplinks::{interface, Interface};
 use crate::worker::{Port, Shared, Worker};
 use abi::IfIndex;
-use gateway::Gateway;
+use gateway::{FlowCache, Gateway};
 use model::Engine;
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -64,6 +64,8 @@ pub struct DataPlane {
     pub xdp: Option<XdpEngine>,
     took_over: bool,
     workers: u32,
+    /// Lines of the flow cache of each worker that serves packets by itself.
+    flow_lines: u32,
     shared: Shared,
     connections: Option<Arc<gateway::Connections>>,
     threads: Vec<JoinHandle<Vec<Port>>>,
@@ -78,25 +80,26 @@ pub struct DataPlane {
     notes: Vec<String>,
 }
 
-/// Lines of each CPU's flow cache in so many MiB, if the memory that is free holds them twice.
-pub fn flow_lines(mib: u32) -> Result<u32, NodeError> {
+/// Lines of each flow cache in so many MiB, if the memory that is free holds all of them twice: one of each CPU where there is a fast path,
+/// and one of each worker that serves packets by itself.
+pub fn flow_lines(mib: u32, fast: bool, workers: u32) -> Result<u32, NodeError> {
     if mib == 0 {
         return Ok(0);
     }
-    let cpus = xdp::possible_cpus()?;
+    let caches = if fast { xdp::possible_cpus()?.max(workers) } else { workers };
     let text = std::fs::read_to_string("/proc/meminfo").map_err(NodeError::system("reading /proc/meminfo"))?;
     let free =
         text.lines().find_map(|l| l.strip_prefix("MemAvailable:")?.split_whitespace().next()?.parse::<u64>().ok());
-    let most = free.unwrap_or(u64::MAX) / 1024 / 2 / u64::from(cpus);
-    let most = most.min(u64::from(u32::MAX / abi::LINE_BYTES / cpus) * u64::from(abi::LINE_BYTES) >> 20) as u32;
+    let most = free.unwrap_or(u64::MAX) / 1024 / 2 / u64::from(caches);
+    let most = most.min(u64::from(u32::MAX / abi::LINE_BYTES / caches) * u64::from(abi::LINE_BYTES) >> 20) as u32;
     if mib > most {
-        return Err(NodeError::FlowCache { wanted: mib, cpus, most });
+        return Err(NodeError::FlowCache { wanted: mib, caches, most });
     }
     Ok(mib * ((1 << 20) / abi::LINE_BYTES))
 }
 
 impl DataPlane {
-    /// Opens or makes the table memory. `flow_lines`: of each CPU's flow cache, see [`flow_lines`]. `pins` is the instance's folder on a BPF file system.
+    /// Opens or makes the table memory. `flow_lines`: of each flow cache, see [`flow_lines`]. `pins` is the instance's folder on a BPF file system.
     pub fn open(
         choice: Choice,
         pins: Option<PathBuf>,
@@ -133,6 +136,7 @@ impl DataPlane {
             xdp,
             took_over,
             workers: workers.clamp(1, WORKERS_MAX),
+            flow_lines,
             shared,
             connections: None,
             threads: Vec::new(),
@@ -468,6 +472,14 @@ impl DataPlane {
             let gateway = match &self.connections {
                 Some(nat) => Gateway::with_connections(tables.clone(), slot, nat.clone()),
                 None => Gateway::new(tables.clone(), slot),
+            };
+            // What the fast path punts has no use of a cache.
+            let gateway = match self.flow_lines {
+                lines if lines > 0 && modes.contains(&"user") => {
+                    let cache = FlowCache::new(lines, crate::daemon::salt());
+                    gateway.with_flow_cache(cache.map_err(NodeError::system("reserving a flow cache"))?)
+                }
+                _ => gateway,
             };
             let worker = Worker::new(gateway, list, egress, self.shared.clone());
             let thread = std::thread::Builder::new().name(format!("tunny-worker{number}")).spawn(move || worker.run());

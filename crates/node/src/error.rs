@@ -9,13 +9,14 @@ use std::path::PathBuf;
 pub enum NodeError {
     /// More memory for flow caches than there is.
     #[error(
-        "--flow-cache {wanted}: {cpus} CPUs with {wanted} MiB each are more than half of the memory that is free: at most {most} fit. A          million flows of each CPU take 128"
+        "--flow-cache {wanted}: {caches} caches (one of each CPU, or of each worker) of {wanted} MiB are more than half of the memory that is free: at \
+         most {most} fit. A million flows of each take 128"
     )]
     FlowCache {
-        /// MiB of each CPU that were wanted.
+        /// MiB of each cache that were wanted.
         wanted: u32,
-        /// CPUs that the kernel may have.
-        cpus: u32,
+        /// Caches: one of each CPU that the kernel may have, or of each worker.
+        caches: u32,
         /// MiB that fit.
         most: u32,
     },

@@ -31,6 +31,15 @@ fn bump(word: &AtomicU64, n: u64) {
     word.store(word.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
 }
 
+/// Where a slot counts for VPCs.
+#[derive(Clone, Copy, Debug)]
+pub struct SlotCells {
+    /// Which of a VPC's words.
+    word: u32,
+    /// No other slot adds to it.
+    own: bool,
+}
+
 /// Statistics of one slot, for its owner.
 #[derive(Clone, Copy)]
 pub struct StatsSlot<'a>(&'a [AtomicU64; size_of::<Stats>() / 8]);
@@ -70,6 +79,14 @@ impl StatsSlot<'_> {
     pub fn forwarded(&self, bytes: u64) {
         self.add(stat!(forwarded), 1);
         self.add(stat!(forwarded_bytes), bytes);
+    }
+
+    /// A flow cache sent on so many packets of a batch, and noted so many flows, some in the place of others.
+    #[inline]
+    pub fn cached(&self, hits: u64, fills: u64, evictions: u64) {
+        self.add(stat!(flow_hits), hits);
+        self.add(stat!(flow_fills), fills);
+        self.add(stat!(flow_evictions), evictions);
     }
 
     /// A packet went through stage nat.
@@ -169,12 +186,23 @@ impl Tables {
         unsafe { std::mem::transmute(total) }
     }
 
+    /// Where a slot counts for VPCs, to be asked once a batch.
+    pub fn slot_cells(&self, slot: u32) -> SlotCells {
+        let words = self.tenant_words();
+        let own = self.root.get(root!(slots)) <= u64::from(words);
+        SlotCells { word: if slot < words { slot } else { slot % words }, own }
+    }
+
     /// Line of the counting words of a VPC id that belong to a slot, to prefetch it; 0 if there is none.
     #[inline(always)]
     pub fn tenant_cell_line(&self, id: VpcId, slot: u32) -> LineNo {
-        let words = self.tenant_words();
-        let word = if slot < words { slot } else { slot % words };
-        self.tenant_words_line(id, word)
+        self.slot_cell_line(id, self.slot_cells(slot))
+    }
+
+    /// The same, by where the slot counts.
+    #[inline(always)]
+    pub fn slot_cell_line(&self, id: VpcId, cells: SlotCells) -> LineNo {
+        self.tenant_words_line(id, cells.word)
     }
 
     /// Counting words of each tenant.
@@ -203,15 +231,22 @@ impl Tables {
     /// As [`Tables::count_tenant`], by the VPC's id.
     #[inline(always)]
     pub fn count_vpc(&self, id: VpcId, slot: u32, bytes: u64) {
-        let Some(cell) = self.engine_word(self.tenant_cell_line(id, slot), id.0 as usize & 7) else { return };
+        let cells = self.slot_cells(slot);
+        self.count_vpc_at(self.slot_cell_line(id, cells), id, cells, bytes);
+    }
+
+    /// As [`Tables::count_vpc`], with the line of the slot's counting words.
+    #[inline(always)]
+    pub fn count_vpc_at(&self, line: LineNo, id: VpcId, cells: SlotCells, bytes: u64) {
+        let Some(cell) = self.engine_word(line, id.0 as usize & 7) else { return };
         let add = 1 << CELL_PACKETS_SHIFT | bytes;
         // Slots that share a word add to it by an atomic; a word of its own takes a load and a store.
-        let before = if self.root.get(root!(slots)) > u64::from(self.tenant_words()) {
-            cell.fetch_add(add, Ordering::Relaxed)
-        } else {
+        let before = if cells.own {
             let before = cell.load(Ordering::Relaxed);
             cell.store(before.wrapping_add(add), Ordering::Relaxed);
             before
+        } else {
+            cell.fetch_add(add, Ordering::Relaxed)
         };
         if before & CELL_SPILL_MASK != 0 {
             self.carry(cell, self.tenant_totals(id));

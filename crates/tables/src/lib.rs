@@ -34,14 +34,16 @@ mod tree;
 mod writer;
 
 pub use change::*;
-pub use counter::{Count, StatsSlot};
+pub use counter::{Count, SlotCells, StatsSlot};
 pub use memory::{
     large_pages, prefetch, HeapMemory, Line, LineMemory, Memory, PlainMemory, Readers, SharedMemory, ZeroedLines,
     ARENA_BYTES, READERS_MAX,
 };
 pub use meter::{gcra, rate_limit, Color};
 pub use packed::Packed;
-pub use reader::{BucketRef, Guard, InlineEnd, Nc, NexthopView, Public, Tables, Tables4, Tenant, VmEntry};
+pub use reader::{
+    BucketRef, FlowVersions, Guard, InlineEnd, Nc, NexthopView, Public, Tables, Tables4, Tenant, VmEntry,
+};
 pub use route::Walk;
 pub use writer::{
     AttachError, GroupId, InlinePort, InlineSpec, Limits, NexthopId, NexthopSpec, PublicPrefix, RouteInterval,

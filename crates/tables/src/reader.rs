@@ -17,9 +17,11 @@ use std::sync::Arc;
 mod inline;
 mod internet;
 mod locate;
+mod versions;
 
 pub use inline::InlineEnd;
 pub use internet::Public;
+pub use versions::FlowVersions;
 
 /// A reader of table memory. Each thread clones its own (it is `Send`, not `Sync`).
 pub struct Tables {

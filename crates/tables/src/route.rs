@@ -14,6 +14,9 @@ pub struct Walk {
 }
 
 impl Walk {
+    /// Of no tree.
+    pub const NONE: Walk = Walk { line: LineNo(0), levels: 0 };
+
     /// Begins at a ROUTE_ROOT; None if it has no routes.
     #[inline(always)]
     pub fn begin(root: u32) -> Option<Walk> {

@@ -10,7 +10,7 @@ use crate::runner::{End, Engine, Seen};
 use crate::sessions::{self, Memories};
 use abi::{IfIndex, PuntMeta, Stats, Vni};
 use conntrack_compact::{Backing, HeapSlots, Shared};
-use gateway::{Batch, Connections, Frame, Gateway, Verdict, HEADROOM};
+use gateway::{Batch, Connections, FlowCache, Frame, Gateway, Verdict, HEADROOM};
 use std::fmt::Write;
 use std::sync::Arc;
 use tables::{HeapMemory, Tables, WriterOptions};
@@ -71,12 +71,32 @@ pub struct UserEngine {
     states: Arc<dyn Backing>,
     /// The agent of the state table is to be on another host; and there it is.
     elsewhere: (bool, Option<Elsewhere>),
+    /// Lines of its flow cache; 0: it has none.
+    flow_lines: u32,
 }
 
 impl UserEngine {
     /// One whose state table has its agent on another host.
     pub fn with_agent_elsewhere() -> UserEngine {
         UserEngine { elsewhere: (true, None), ..UserEngine::default() }
+    }
+
+    /// One with a flow cache of so many lines.
+    pub fn with_flow_cache(flow_lines: u32) -> UserEngine {
+        UserEngine { flow_lines, ..UserEngine::default() }
+    }
+
+    /// Finishes what changes of the tables left for later, as a node does when it is idle: only what is there to stay is noted in a flow cache.
+    pub fn settle(&mut self) {
+        if let Some((loader, _)) = &mut self.state {
+            loader.writer().settle();
+        }
+    }
+
+    /// Packets that its flow cache sent on since it was started, and flows that it noted.
+    pub fn flow_counts(&self) -> (u64, u64) {
+        let stats = self.state.as_ref().map(|(_, gateway)| gateway.tables().stats(gateway.slot()).read());
+        stats.map_or((0, 0), |s| (s.flow_hits, s.flow_fills))
     }
 
     /// Where its state table lies.
@@ -92,7 +112,13 @@ impl UserEngine {
 
 impl Default for UserEngine {
     fn default() -> UserEngine {
-        UserEngine { state: None, nat: None, states: Arc::new(HeapSlots::default()), elsewhere: (false, None) }
+        UserEngine {
+            state: None,
+            nat: None,
+            states: Arc::new(HeapSlots::default()),
+            elsewhere: (false, None),
+            flow_lines: 0,
+        }
     }
 }
 
@@ -117,8 +143,16 @@ impl Engine for UserEngine {
         if self.elsewhere.0 {
             self.elsewhere.1 = sessions::put_elsewhere(&nat, &memories.states, region, START)?;
         }
-        let gateway = Gateway::with_connections(loader.tables(), slot, nat.clone());
+        let mut gateway = Gateway::with_connections(loader.tables(), slot, nat.clone());
+        if self.flow_lines > 0 {
+            // The same places each time: a seed repeats a run.
+            let cache = FlowCache::new(self.flow_lines, 0x666c_6f77).map_err(|e| e.to_string())?;
+            gateway = gateway.with_flow_cache(cache);
+        }
         (self.state, self.nat, self.states) = (Some((loader, gateway)), Some(nat), memories.states);
+        if self.flow_lines > 0 {
+            self.settle();
+        }
         Ok(())
     }
 

@@ -126,6 +126,20 @@ fn all_cases_on_the_xdp_program_with_a_flow_cache() {
     }
 }
 
+/// The same on the Rust path.
+#[test]
+fn all_cases_on_the_rust_path_with_a_flow_cache() {
+    let mut hits = 0;
+    run_each(&mut UserEngine::default(), &mut |_, case| {
+        let mut engine = UserEngine::with_flow_cache(1 << 14);
+        let done = run_case(&mut engine, &twice(case));
+        hits += engine.flow_counts().0;
+        done
+    });
+    println!("{hits} packets were sent on by the flow cache");
+    assert!(hits > 100 || std::env::var("TUNNY_CASE").is_ok(), "only {hits} packets were sent on by the flow cache");
+}
+
 /// The state tables with which the cases of the filter are run again.
 fn state_tables() -> Vec<Spec> {
     let of = |kind| Spec::new(kind, 4096, 4096);

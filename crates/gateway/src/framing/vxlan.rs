@@ -147,7 +147,7 @@ fn outer_udp<'a>(datagram: &'a [u8], s: &Settings, p: &mut Packet) -> Result<&'a
     match u.checksum() {
         0 if p.source_v6 && s.udp6_zero_refused => return Err(DropReason::OuterUdpChecksum.into()),
         0 => (),
-        _ if !udp_checksum_ok(datagram, s, p) => return Err(DropReason::OuterUdpChecksum.into()),
+        _ if !udp_checksum_ok(datagram, s, p.source, p.source_v6) => return Err(DropReason::OuterUdpChecksum.into()),
         _ => (),
     }
     let (_, tunnel) = head.split_at(udp::HEADER_LEN);
@@ -161,11 +161,11 @@ fn outer_udp<'a>(datagram: &'a [u8], s: &Settings, p: &mut Packet) -> Result<&'a
 
 /// The outer UDP checksum over the pseudo header and the datagram. The destination is the gateway's own address.
 #[inline(never)]
-fn udp_checksum_ok(datagram: &[u8], s: &Settings, p: &Packet) -> bool {
+pub(crate) fn udp_checksum_ok(datagram: &[u8], s: &Settings, source: Addr, v6: bool) -> bool {
     let len = datagram.len() as u32;
-    let pseudo = match p.source_v6 {
-        true => checksum::pseudo_v6(p.source.as_v6(), s.vtep6.as_v6(), protocol::UDP, len),
-        false => checksum::pseudo_v4(p.source.as_v4(), s.vtep4, protocol::UDP, len),
+    let pseudo = match v6 {
+        true => checksum::pseudo_v6(source.as_v6(), s.vtep6.as_v6(), protocol::UDP, len),
+        false => checksum::pseudo_v4(source.as_v4(), s.vtep4, protocol::UDP, len),
     };
     udp::Packet::new_unchecked(datagram).checksum_ok(pseudo)
 }

@@ -25,8 +25,6 @@ enum Reads {
 /// A cache as an engine has it: one place for each VM of the world.
 struct Cache<'a> {
     tables: &'a Tables,
-    memory: &'a dyn Memory,
-    salt: u64,
     lines: Vec<Option<(u64, u32)>>,
     reads: Reads,
     hits: u64,
@@ -34,11 +32,7 @@ struct Cache<'a> {
 
 impl Cache<'_> {
     fn versions(&self, i: u32, addr: u32) -> u64 {
-        let words = self.memory.flow_versions();
-        let word = |n: u32| words[n as usize].load(Ordering::Acquire);
-        RootRef::new(self.memory).get(root!(flow_version))
-            + word(version_of_vpc(vni(i).0, self.salt))
-            + word(version_of_v4(vni(i).0, addr, self.salt))
+        self.tables.flow_versions().sum(vni(i), addr)
     }
 
     /// The version in which VM `n` of VPC `i` is seen.
@@ -77,12 +71,12 @@ fn run(fault: Fault, reads: Reads, commits: u32) -> Result<u64, String> {
     let (mistake, hits) = (AtomicU32::new(u32::MAX), AtomicU64::new(0));
     std::thread::scope(|s| {
         let tables = writer.tables();
-        let (stop, acknowledged, mistake, hits, memory) = (&stop, &acknowledged, &mistake, &hits, &*memory);
+        let (stop, acknowledged, mistake, hits) = (&stop, &acknowledged, &mistake, &hits);
         let reader = s.spawn(move || {
             crate::testing::interrupt_this_thread(seed);
             let mut rng = ChaCha8Rng::seed_from_u64(seed);
             let lines = vec![None; (VPCS * VMS) as usize];
-            let mut cache = Cache { tables: &tables, memory, salt, lines, reads, hits: 0 };
+            let mut cache = Cache { tables: &tables, lines, reads, hits: 0 };
             while !stop.load(Ordering::Relaxed) {
                 let (i, n) = (rng.random_range(0..VPCS), rng.random_range(0..VMS));
                 let least = acknowledged[i as usize].load(Ordering::Acquire);
