@@ -9,7 +9,8 @@ use std::path::PathBuf;
 pub enum NodeError {
     /// More memory for flow caches than there is.
     #[error(
-        "--flow-cache {wanted}: {cpus} CPUs with {wanted} MiB each are more than half of the memory that is free: at most {most} fit. A          million flows of each CPU take 128"
+        "--flow-cache {wanted}: {wanted} MiB for each of {cpus} CPUs do not fit into half of the memory that is free. Give at most {most}: \
+         128 to 256 hold a million flows of each CPU, and without the option there is no flow cache"
     )]
     FlowCache {
         /// MiB of each CPU that were wanted.
