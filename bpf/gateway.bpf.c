@@ -101,7 +101,7 @@ static __always_inline int tunnel_packet(struct packet *p, struct end *e)
 /* What comes in a tunnel; a global function, so that what else the program does need not share its stack. */
 __noinline int tunny_tunnel(struct xdp_md *ctx, struct end *e)
 {
-	struct packet p = { .ctx = ctx };
+	struct packet p = { .ctx = ctx, .end = e };
 	int end = enter(&p);
 	void *data = data_of(ctx);
 	__u16 type;

@@ -72,6 +72,7 @@ struct {
 
 struct packet {
 	struct xdp_md *ctx;
+	const struct end *end;	/* the later stages read there what they need seldom or late: on the stack it would lie twice */
 	struct tunny_root *root;
 	struct tunny_stats *stats;
 	__u64 options;

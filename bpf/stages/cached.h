@@ -271,7 +271,7 @@ static __always_inline void remember(struct packet *p)
 	p->stats->flow_fills++;
 	line->addresses = addresses;
 	line->versions = versions | (__u64)tenant << TUNNY_FLOW_TENANT_SHIFT;
-	line->sender = __builtin_bswap32(p->sender_lo);
+	line->sender = __builtin_bswap32(p->end->sender_lo);
 	line->nc = __builtin_bswap32(p->nc_lo);
 	store_be64(&line->macs, p->vm.mac << 16 | (p->gateway_mac >> 32 & 0xffff));
 	store_be32(&line->macs_rest, p->gateway_mac);
