@@ -10,7 +10,7 @@
 #                under loom, its heap under Miri (nightly)
 # Tests that cannot run here (no root, tool, kernel feature or third-party data) are counted and named at the end of
 # `make test`; with TUNNY_CI=1 they fail.
-.PHONY: audit all build demo test test-all test-long bench bench-full peers deb deb-test deps lint fuzz fuzz-coverage generate
+.PHONY: audit all build demo test test-all test-long bench bench-full peers deb deb-test deps lint sources fuzz fuzz-coverage generate
 TUNNY := $(or $(CARGO_TARGET_DIR),target)/release/tunny
 LAB := $(TUNNY)-lab
 DEBUG := $(or $(CARGO_TARGET_DIR),target)/debug
@@ -28,18 +28,21 @@ build: deps
 demo: build
 	@$(LAB) lab demo $(if $(KEEP),--keep)
 
-# Tests want to be compiled soon rather than run fast: no ThinLTO inside each crate, no line tables, no files for the next build. From
-# nothing the workspace takes 530 s of CPU time and 1.1 GB (with incremental files 625 s and 8 GB); tests run some 15 % longer.
+# Tests want to be compiled soon rather than run fast: no ThinLTO inside each crate, no line tables, no files for the next build, each crate
+# in few pieces, and clippy in the same pass as the compiler.
 test: export CARGO_PROFILE_DEV_LTO := off
 test: export CARGO_PROFILE_DEV_DEBUG := 0
 test: export CARGO_INCREMENTAL := 0
+test: export CARGO_PROFILE_DEV_CODEGEN_UNITS := 4
+test: export RUSTC_WORKSPACE_WRAPPER := $(CURDIR)/scripts/lint-and-compile
+test: export CLIPPY_ARGS := -Dwarnings
 # How long it took, beside what it may take on 2 cores.
 test:
 	@start=$$(date +%s); $(MAKE) --no-print-directory test-all; status=$$?; \
 	echo "make test: $$(($$(date +%s) - start)) s (at most 900 on 2 quiet cores)"; exit $$status
 
 # One build serves all: building a package by itself would compile its dependencies again with other features.
-test-all: deps lint
+test-all: deps sources
 	cargo build --workspace --bins --tests --examples
 	@$(call counted,cargo xtask test)
 	$(DEBUG)/fuzz --seconds $(or $(FUZZ_SECONDS),20)
@@ -66,12 +69,15 @@ test-long: deps
 	$(MAKE) fuzz FUZZ_SECONDS=$(or $(FUZZ_SECONDS),3600)
 	$(MAKE) deb-test
 
-lint:
+lint: sources
+	@cargo clippy --quiet --workspace --all-targets -- -D warnings
+
+# What a look at the sources finds: `make test` lints as it compiles.
+sources:
 	@cargo xtask abi --check
 	@cargo xtask reference --check
 	@cargo xtask style
 	@cargo fmt --all --check
-	@cargo clippy --quiet --workspace --all-targets -- -D warnings
 
 generate:
 	cargo xtask abi

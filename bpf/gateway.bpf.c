@@ -62,8 +62,7 @@ static __always_inline int serve(struct packet *p, struct end *e)
 		end = filter(p, e);
 	if (!end) {
 		end = locate(p);
-		if (p->filtered)
-			filter_takes(p, end);
+		filter_takes(p, end);
 	}
 	if (!end)
 		end = meter(p);
@@ -104,7 +103,7 @@ static __always_inline int tunnel_packet(struct packet *p, struct end *e)
 /* What comes in a tunnel; a global function, so that what else the program does need not share its stack. */
 __noinline int tunny_tunnel(struct xdp_md *ctx, struct end *e)
 {
-	struct packet p = { .ctx = ctx };
+	struct packet p = { .ctx = ctx, .end = e };
 	int end = enter(&p);
 	void *data = data_of(ctx);
 	__u16 type;

@@ -72,6 +72,7 @@ struct {
 
 struct packet {
 	struct xdp_md *ctx;
+	const struct end *end;	/* the later stages read there what they need seldom or late: on the stack it would lie twice */
 	struct tunny_root *root;
 	struct tunny_stats *stats;
 	__u64 options;
@@ -103,7 +104,6 @@ struct packet {
 	__u32 cell_group;	/* of VM ids whose cells were prefetched */
 	__u32 far;		/* the destination may be on the Internet, and its session was prefetched */
 	__u32 nat;		/* nat has run, and its work names this packet */
-	__u32 filtered;		/* filter has run, and so has its work */
 	/* tenant, route, locate */
 	__u64 tenant_key;	/* of the ingress VPC */
 	__u64 roots;

@@ -175,7 +175,7 @@ static __always_inline void write_ipv6(struct packet *p, void *ip, __u32 payload
 /* The frame gets room for the tunnel's headers, or has too much, and loses what is behind it. -1 if the driver refuses. */
 static __always_inline int vxlan_reshape(struct packet *p, __u32 headers)
 {
-	__u32 end = p->inner_at + p->inner_bytes;
+	__u32 end = p->inner_at + p->end->inner_bytes;
 	int by = (int)p->inner_at - (int)headers;
 
 	if (unlikely(p->bytes > end) && move_tail(p->ctx, (int)(end - p->bytes)))
@@ -183,7 +183,7 @@ static __always_inline int vxlan_reshape(struct packet *p, __u32 headers)
 	if (unlikely(by) && move_head(p->ctx, by))
 		return -1;
 	p->inner_at = headers;
-	p->bytes = headers + p->inner_bytes;
+	p->bytes = headers + p->end->inner_bytes;
 	return 0;
 }
 
@@ -203,7 +203,7 @@ static __always_inline int fill_udp_checksum(struct packet *p, __u32 at, __u32 b
 static __always_inline int vxlan_encapsulate(struct packet *p)
 {
 	__u64 dmac = p->nexthop->dmac, smac = p->nexthop->smac_mtu;
-	__u32 udp_bytes = UDP_BYTES + VXLAN_BYTES + p->inner_bytes;
+	__u32 udp_bytes = UDP_BYTES + VXLAN_BYTES + p->end->inner_bytes;
 	__u32 at = p->nc_v6 ? ETH_BYTES + IPV6_BYTES : ETH_BYTES + IPV4_BYTES;
 	__u64 pseudo = 0;
 	void *data, *udp;

@@ -85,7 +85,7 @@ static __always_inline void add_to_vm(const struct tunny_root *root, __u32 id, _
 
 static __always_inline void count_vm(struct packet *p)
 {
-	add_to_vm(p->root, p->vm.id, 1ULL << TUNNY_CELL_PACKETS_SHIFT | p->inner_bytes);
+	add_to_vm(p->root, p->vm.id, 1ULL << TUNNY_CELL_PACKETS_SHIFT | p->end->inner_bytes);
 }
 
 /* Counts the packet for its tenant, by the CPU's own slot. */
@@ -95,7 +95,7 @@ static __always_inline void count_ingress(struct packet *p)
 	__u64 *cells = line ? line_at(line) : NULL;
 
 	if (p->tenant_key && cells && p->slot < p->root->xdp_slots)
-		count_tenant(p->root, cells, id, p->slot, p->inner_bytes);
+		count_tenant(p->root, cells, id, p->slot, p->end->inner_bytes);
 }
 
 /* What emit looks up again: they are not taken often, and the hot path need not carry it. */

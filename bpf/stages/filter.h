@@ -115,14 +115,18 @@ __noinline int tunny_filter(struct xdp_md *ctx, struct flow *w)
 	return by_connection(w, in, w->line);
 }
 
-/* The stage. What locate refuses is left to it. */
+/* Whether the stage has something to say of a packet. What locate refuses is left to it. */
+static __always_inline int filters(const struct packet *p)
+{
+	return unlikely((p->policy | p->to_policy) & TUNNY_POLICY_FILTER) && p->vm_found && !(p->vm.flags & TUNNY_VM_FLAG_GATEWAY) && p->ttl > 1;
+}
+
+/* The stage. */
 static __always_inline int filter(struct packet *p, const struct end *e)
 {
 	struct flow *w;
 
-	if (likely(!((p->policy | p->to_policy) & TUNNY_POLICY_FILTER)))
-		return GO;
-	if (!p->vm_found || p->vm.flags & TUNNY_VM_FLAG_GATEWAY || p->ttl <= 1)
+	if (!filters(p))
 		return GO;
 	w = map_value(&tunny_flows, 0);
 	if (!w)
@@ -135,7 +139,6 @@ static __always_inline int filter(struct packet *p, const struct end *e)
 	w->sender_lo = e->sender_lo;
 	w->sender_v6 = e->sender_v6;
 	w->line = e->guess;
-	p->filtered = 1;
 	return tunny_filter(p->ctx, w);
 }
 
@@ -144,7 +147,7 @@ static __always_inline void filter_takes(const struct packet *p, int end)
 {
 	const struct flow *w = map_value(&tunny_flows, 0);
 
-	if (w && end < PUNT)
+	if (filters(p) && w && end < PUNT)
 		connection_takes(w);
 }
 

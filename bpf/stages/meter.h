@@ -19,11 +19,11 @@ static __always_inline int meter(struct packet *p)
 	struct tunny_root *root = p->root;
 	__u32 line;
 
-	if (meter_vpc(root, p->tenant_key, p->inner_bytes))
+	if (meter_vpc(root, p->tenant_key, p->end->inner_bytes))
 		return DROP_METER_VPC;
 	if (unlikely(p->vm.flags & TUNNY_VM_FLAG_METERED)) {
 		line = word_lookup(root->vm_meters, root->salt, p->vm.id, TUNNY_WORD_METER_SHIFT);
-		if (line && tunny_meter(line, p->inner_bytes, time_ns()) == RED)
+		if (line && tunny_meter(line, p->end->inner_bytes, time_ns()) == RED)
 			return DROP_METER_VM;
 	}
 	return GO;

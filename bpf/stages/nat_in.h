@@ -105,7 +105,7 @@ __noinline int tunny_nat_find(struct xdp_md *ctx, struct flow *w, struct end *e)
 __noinline int tunny_nat_deliver(struct xdp_md *ctx, struct flow *w, const struct end *e)
 {
 	__u32 slot = cpu_number();
-	struct packet p = { .ctx = ctx, .slot = slot };
+	struct packet p = { .ctx = ctx, .end = e, .slot = slot };
 	struct tunny_session_record *r;
 	int end;
 
@@ -118,7 +118,6 @@ __noinline int tunny_nat_deliver(struct xdp_md *ctx, struct flow *w, const struc
 	p.options = READ_ONCE(p.root->options);
 	p.vm = w->walk.vm;
 	p.vm_found = 1;
-	p.inner_bytes = ETH_BYTES + w->bytes;
 	p.bytes = w->frame;
 	p.to_vni = w->vni;
 	p.outer_tos = p.inner_tos = w->tos;

@@ -25,6 +25,9 @@ __noinline int tunny_flow_tell(struct tunny_flow_line *line, __u32 slot)
 	kind = nexthop >> TUNNY_FLOW_KIND_SHIFT;
 	tenant = READ_ONCE(line->versions) >> TUNNY_FLOW_TENANT_SHIFT | (nexthop >> TUNNY_FLOW_TENANT_HIGH_SHIFT & 15) << 16;
 	vm = READ_ONCE(line->vni) >> TUNNY_FLOW_VM_SHIFT | (__u32)READ_ONCE(line->vm_high) << 8;
+	/* 6.1 does not see that they are small: the masks of who looks them up must stay. */
+	OPAQUE(tenant);
+	OPAQUE(vm);
 	count = __sync_lock_test_and_set(&line->count, 0);
 	if (unlikely(READ_ONCE(line->addresses) != addresses || READ_ONCE(line->rest) != rest)) {
 		__sync_fetch_and_add(&line->count, count);
@@ -140,7 +143,7 @@ static __always_inline void remember(struct packet *p)
 	if (miss->line.versions >= TUNNY_FLOW_CHANGING)
 		return;
 	miss->line.versions |= (__u64)tenant << TUNNY_FLOW_TENANT_SHIFT;
-	miss->line.sender = __builtin_bswap32(p->sender_lo);
+	miss->line.sender = __builtin_bswap32(p->end->sender_lo);
 	miss->line.nexthop = note_path(p->nexthop_line, tenant, kind);
 	note_target(miss, p);
 	miss->ready = 1;
@@ -164,7 +167,7 @@ static __always_inline void remember_out(const struct packet *p, const struct fl
 		return;
 	miss->line.addresses = session_of_flow(miss, w->line, w->policy);
 	miss->line.versions = miss->versions | (__u64)tenant << TUNNY_FLOW_TENANT_SHIFT;
-	miss->line.sender = __builtin_bswap32(p->sender_lo);
+	miss->line.sender = __builtin_bswap32(p->end->sender_lo);
 	miss->line.nc = w->public_addr;
 	miss->line.port = w->port;
 	miss->line.macs = p->tenant_key & TUNNY_TENANT_METERED ? TUNNY_FLOW_METERED_VPC : 0;

@@ -445,7 +445,7 @@ fn group_of(writer: &Writer, address: IpAddr) -> Option<Option<GroupId>> {
 /// Leads one family out over a group, or nowhere.
 pub fn lead(writer: &mut Writer, ipv6: bool, group: Option<GroupId>) {
     let tables = writer.tables();
-    let now = |v6: bool| Some(tables.internet_group(v6)).filter(|line| *line != LineNo(0)).map(|line| GroupId(line.0));
+    let now = |v6: bool| Some(tables.internet_group(v6)).filter(|line| *line != LineNo(0)).map(GroupId);
     let (v4, v6) = if ipv6 { (now(false), group) } else { (group, now(true)) };
     writer.set_internet(v4, v6);
 }

@@ -90,12 +90,18 @@ pub fn flow_lines(mib: u32, fast: bool, workers: u32) -> Result<u32, NodeError> 
     let text = std::fs::read_to_string("/proc/meminfo").map_err(NodeError::system("reading /proc/meminfo"))?;
     let free =
         text.lines().find_map(|l| l.strip_prefix("MemAvailable:")?.split_whitespace().next()?.parse::<u64>().ok());
-    let most = free.unwrap_or(u64::MAX) / 1024 / 2 / u64::from(caches);
-    let most = most.min(u64::from(u32::MAX / abi::LINE_BYTES / caches) * u64::from(abi::LINE_BYTES) >> 20) as u32;
+    let most = most_flow_mib(free.unwrap_or(u64::MAX), caches);
     if mib > most {
         return Err(NodeError::FlowCache { wanted: mib, caches, most });
     }
-    Ok(mib * ((1 << 20) / abi::LINE_BYTES))
+    Ok(mib * LINES_IN_MIB)
+}
+
+const LINES_IN_MIB: u32 = (1 << 20) / abi::LINE_BYTES;
+
+/// The most MiB of each flow cache: they leave half of what is free (in KiB), and the lines of all caches have numbers of 32 bits.
+fn most_flow_mib(free: u64, caches: u32) -> u32 {
+    (free / 1024 / 2 / u64::from(caches)).min(u64::from(u32::MAX / LINES_IN_MIB / caches)) as u32
 }
 
 impl DataPlane {
@@ -542,4 +548,20 @@ fn unwanted(engine: Engine) -> Option<xdp::Mode> {
 fn uplink(i: &Interface, mode: &str) -> Uplink {
     let Interface { name, ifindex, mtu, up, queues } = i.clone();
     Uplink { name, ifindex: ifindex.0, mode: mode.to_string(), queues, mtu, up }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flow_caches_leave_half_of_the_memory_that_is_free() {
+        assert_eq!(
+            [(8 << 20, 2), (8 << 20, 128), (1023, 1)].map(|(free, caches)| most_flow_mib(free, caches)),
+            [2048, 32, 0]
+        );
+        // A host with much memory and many CPUs: 2 GiB each.
+        assert_eq!(most_flow_mib(u64::MAX, 128), 2047);
+        assert_eq!((flow_lines(0, true, 1).ok(), flow_lines(1, true, 1).ok()), (Some(0), Some(16_384)));
+    }
 }

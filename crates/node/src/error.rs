@@ -9,8 +9,8 @@ use std::path::PathBuf;
 pub enum NodeError {
     /// More memory for flow caches than there is.
     #[error(
-        "--flow-cache {wanted}: {caches} caches (one of each CPU, or of each worker) of {wanted} MiB are more than half of the memory that is free: at \
-         most {most} fit. A million flows of each take 128"
+        "--flow-cache {wanted}: {caches} caches (one of each CPU, or of each worker) of {wanted} MiB do not fit into half of the memory that is free. \
+         Give at most {most}: 128 to 256 hold a million flows each, and without the option there is no flow cache"
     )]
     FlowCache {
         /// MiB of each cache that were wanted.

@@ -88,7 +88,7 @@ impl Cursor {
         while list.len() < most {
             let Some((address, id, group)) = left.pop_front() else { return false };
             if self.wants(&address.to_string()) {
-                let spec = json!({"address": address.to_string(), "id": id.0, "group": group.map(|g| g.0)});
+                let spec = json!({"address": address.to_string(), "id": id.0, "group": group.map(|g| g.0 .0)});
                 list.push(object(Kind::Nc, &address.to_string(), spec));
             }
         }

@@ -311,14 +311,14 @@ fn next_hops_and_groups_change_in_place() {
     let a = w.set_nexthop(&hop(2, 1500)).unwrap();
     let b = w.set_nexthop(&hop(3, 9000)).unwrap();
     assert_eq!(w.set_nexthop(&hop(2, 1400)).unwrap(), a);
-    let view = tables.nexthop(LineNo(a.0));
+    let view = tables.nexthop(a.0);
     assert_eq!(
         (view.dmac, view.smac, view.mtu, view.ifindex, view.ready),
         (0x0200_0000_0002, 0x0400_0000_0001, 1400, IfIndex(3), true)
     );
-    assert_eq!((tables.nexthop_addr(LineNo(a.0)), tables.nexthop_addr(LineNo(b.0))), (hop(2, 0).addr, hop(3, 0).addr));
+    assert_eq!((tables.nexthop_addr(a.0), tables.nexthop_addr(b.0)), (hop(2, 0).addr, hop(3, 0).addr));
     w.set_nexthop(&NexthopSpec { dmac: None, ..hop(2, 1400) }).unwrap();
-    assert!(!tables.nexthop(LineNo(a.0)).ready);
+    assert!(!tables.nexthop(a.0).ready);
     assert_eq!(w.nexthops().len(), 2);
     assert_eq!(w.nexthops().iter().find(|(id, _)| *id == b).unwrap().1, hop(3, 9000));
     let g = w.set_group(None, &[a, b, a]).unwrap();
@@ -329,13 +329,13 @@ fn next_hops_and_groups_change_in_place() {
     };
     assert_eq!(tables.nc(id).unwrap(), Nc { addr: nc, group: LineNo(0) });
     assert!(w.bind_nc_group(nc, Some(g)) && !w.bind_nc_group(IpAddr::V4(Ipv4Addr::new(9, 9, 9, 9)), Some(g)));
-    assert_eq!(tables.nc(id).unwrap().group, LineNo(g.0));
+    assert_eq!(tables.nc(id).unwrap().group, g.0);
     assert!(!w.remove_group(g) && !w.remove_nexthop(a));
     let members = |w: &Writer| w.groups()[0].1.clone();
     assert_eq!(members(&w).len(), 3, "a member given twice has twice the weight");
     assert_eq!(w.set_group(Some(g), &[b]).unwrap(), g);
     assert_eq!(
-        (0..64u64).map(|h| tables.group_member(LineNo(g.0), h << 58)).collect::<std::collections::BTreeSet<_>>().len(),
+        (0..64u64).map(|h| tables.group_member(g.0, h << 58)).collect::<std::collections::BTreeSet<_>>().len(),
         1
     );
     assert!(w.remove_nexthop(a) && !w.remove_nexthop(a));
@@ -366,8 +366,8 @@ fn a_reader_always_finds_a_member_while_a_group_changes() {
             let mut hashes = ChaCha8Rng::seed_from_u64(seed);
             let mut n = 0u64;
             while !stop.load(Ordering::Relaxed) {
-                let member = tables.group_member(LineNo(g.0), hashes.random());
-                assert!(hops2.contains(&NexthopId(member.0)), "{member} is no next hop");
+                let member = tables.group_member(g.0, hashes.random());
+                assert!(hops2.contains(&NexthopId(member)), "{member} is no next hop");
                 n += 1;
             }
             n
@@ -387,9 +387,9 @@ fn a_reader_always_finds_a_member_while_a_group_changes() {
         drop(running);
         assert!(reader.join().unwrap() > 0);
     });
-    let line = w.tables().lines.at(LineNo(g.0)).snapshot();
+    let line = w.tables().lines.at(g.0).snapshot();
     let in_memory: Vec<u32> = (1..=line[0] as u32).map(|i| (line[i as usize / 2] >> (32 * (i & 1))) as u32).collect();
-    assert_eq!(in_memory, w.groups()[0].1.iter().map(|m| m.0).collect::<Vec<_>>());
+    assert_eq!(in_memory, w.groups()[0].1.iter().map(|m| u32::from(m.0)).collect::<Vec<_>>());
 }
 
 #[test]

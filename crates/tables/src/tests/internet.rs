@@ -66,7 +66,7 @@ fn the_way_to_the_internet_keeps_its_group() {
     assert_eq!(t.nexthop(t.group_member(t.internet_group(false), 77)).mtu, 1500);
     assert_eq!(w.groups(), [(group, vec![hop])]);
     w.set_internet(None, Some(group));
-    assert_eq!((t.internet_group(false), t.internet_group(true)), (LineNo(0), LineNo(group.0)));
+    assert_eq!((t.internet_group(false), t.internet_group(true)), (LineNo(0), group.0));
     w.set_internet(None, None);
     assert!(w.remove_group(group));
 }

@@ -451,12 +451,12 @@ fn flows_spread_over_a_group_by_their_hash() {
         let count = n.min(15);
         for i in 0..count {
             let first = ((i as u64) << 32).div_ceil(count as u64) << 32;
-            assert_eq!(t.group_member(LineNo(group.0), first), LineNo(hops[i].0), "{n}: {i}");
+            assert_eq!(t.group_member(group.0, first), hops[i].0, "{n}: {i}");
             assert_eq!(
-                t.group_member(LineNo(group.0), (((i as u64 + 1) << 32).div_ceil(count as u64) << 32).wrapping_sub(1)),
-                LineNo(hops[i].0)
+                t.group_member(group.0, (((i as u64 + 1) << 32).div_ceil(count as u64) << 32).wrapping_sub(1)),
+                hops[i].0
             );
-            let view = t.nexthop(LineNo(hops[i].0));
+            let view = t.nexthop(hops[i].0);
             assert_eq!(
                 (view.ifindex, view.dmac, view.smac, view.mtu, view.ready),
                 (IfIndex(i as u32), 0x0200_0000_0000 | i as u64, 0x0400_0000_0001, 1500, true)
@@ -465,5 +465,5 @@ fn flows_spread_over_a_group_by_their_hash() {
         assert_eq!(w.groups().into_iter().find(|g| g.0 == group).unwrap().1, hops[..count]);
     }
     let none = w.set_group(None, &[]).unwrap();
-    assert_eq!(t.group_member(LineNo(none.0), 77), LineNo(0));
+    assert_eq!(t.group_member(none.0, 77), LineNo(0));
 }

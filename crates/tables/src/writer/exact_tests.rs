@@ -300,7 +300,7 @@ fn an_nc_that_goes_leaves_nothing_behind() {
     };
     let (ids, used) = ([2, 4].map(|n| found(n).unwrap()), w.store.arena.used());
     assert!(w.bind_nc_group(nc(2), Some(group)) && w.bind_nc_group(nc(4), Some(group)) && !w.remove_group(group));
-    assert_eq!(ids.map(|id| t.nc(id).unwrap().group), [LineNo(group.0); 2]);
+    assert_eq!(ids.map(|id| t.nc(id).unwrap().group), [group.0; 2]);
     w.commit(&Commit { nc_remove: vec![nc(2), nc(4)], ..Default::default() }).unwrap();
     assert_eq!((found(2), found(4), w.tables.nc4.entries(), w.tables.nc6.entries()), (None, None, 1, 2));
     assert!(ids.iter().all(|id| t.nc(*id).is_some()), "a packet under way may still ask for it");

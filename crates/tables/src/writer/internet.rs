@@ -73,7 +73,7 @@ impl Writer {
     /// Whether the way to the Internet leads over a group.
     pub(super) fn internet_uses(&self, id: GroupId) -> bool {
         let word = self.store.root.get(root!(internet));
-        word as u32 == id.0 || (word >> 32) as u32 == id.0
+        word as u32 == id.0 .0 || (word >> 32) as u32 == id.0 .0
     }
 }
 

@@ -194,11 +194,11 @@ impl Writer {
         // A group whose shrinking was interrupted holds its last member twice: the watcher sets it again.
         let mut members = Vec::new();
         for i in 0..line.half(0).min(GROUP_NEXTHOPS_MAX) as usize {
-            let id = line.half(1 + i);
+            let id = LineNo(line.half(1 + i));
             members.push(NexthopId(id));
-            if !marks.has(LineNo(id)) {
-                marks.take(Block { line: LineNo(id), lines: 1 }).then_some(())?;
-                let hop = self.store.lines.at(LineNo(id));
+            if !marks.has(id) {
+                marks.take(Block { line: id, lines: 1 }).then_some(())?;
+                let hop = self.store.lines.at(id);
                 let addr = match (hop.word(3), hop.word(4)) {
                     (0, low) if low >> 32 == 0 => IpAddr::V4(Ipv4Addr::from_bits(low as u32)),
                     (hi, low) => IpAddr::V6(Ipv6Addr::from_bits(u128::from(hi) << 64 | u128::from(low))),
@@ -206,7 +206,7 @@ impl Writer {
                 self.underlay.insert_nexthop(IfIndex(hop.half(4)), addr, NexthopId(id));
             }
         }
-        self.underlay.insert_group(GroupId(group.0), members);
+        self.underlay.insert_group(GroupId(group), members);
         Some(())
     }
 

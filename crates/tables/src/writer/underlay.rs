@@ -11,11 +11,11 @@ use std::net::IpAddr;
 
 /// A next hop, by its line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct NexthopId(pub u32);
+pub struct NexthopId(pub LineNo);
 
 /// An ECMP group, by its line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct GroupId(pub u32);
+pub struct GroupId(pub LineNo);
 
 /// An underlay neighbour on a port. The pair (interface, address) names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,7 +68,7 @@ impl Writer {
         let smac_mtu = spec.smac & MAC_MASK | u64::from(spec.mtu) << 48;
         let neighbour = (spec.ifindex, spec.addr);
         if let Some(id) = id.filter(|id| self.underlay.nexthops.get(id) == Some(&neighbour)) {
-            let line = self.store.lines.at(LineNo(id.0));
+            let line = self.store.lines.at(id.0);
             // Not ready first, ready last: a reader must not send with half of a change.
             if dmac & NEXTHOP_READY == 0 {
                 line.set(0, dmac);
@@ -83,8 +83,8 @@ impl Writer {
             IpAddr::V6(a) => super::halves(a.to_bits()),
         };
         self.store.lines.fill(line, &[dmac, smac_mtu, u64::from(spec.ifindex), hi, lo, 0, 0, 0]);
-        self.underlay.insert_nexthop(spec.ifindex, spec.addr, NexthopId(line.0));
-        Ok(NexthopId(line.0))
+        self.underlay.insert_nexthop(spec.ifindex, spec.addr, NexthopId(line));
+        Ok(NexthopId(line))
     }
 
     /// Removes a next hop that no group contains any more; its line is free after a grace period. False if some group
@@ -102,15 +102,15 @@ impl Writer {
                 self.underlay.by_neighbour.insert(neighbour, *other);
             }
         }
-        self.store.lines.at(LineNo(id.0)).set(0, 0);
-        self.pending.blocks.push(Block { line: LineNo(id.0), lines: 1 });
+        self.store.lines.at(id.0).set(0, 0);
+        self.pending.blocks.push(Block { line: id.0, lines: 1 });
         true
     }
 
     /// Every next hop.
     pub fn nexthops(&self) -> Vec<(NexthopId, NexthopSpec)> {
         let spec = |id: &NexthopId, (ifindex, addr): &(IfIndex, IpAddr)| {
-            let line = self.store.lines.at(LineNo(id.0));
+            let line = self.store.lines.at(id.0);
             let dmac = line.word(0);
             let ready = dmac & NEXTHOP_READY != 0;
             NexthopSpec {
@@ -137,7 +137,7 @@ impl Writer {
             None => {
                 let line = self.store.arena.alloc(1)?;
                 self.store.lines.zero(line, 1);
-                let id = GroupId(line.0);
+                let id = GroupId(line);
                 self.underlay.groups.insert(id, Vec::new());
                 id
             }
@@ -148,7 +148,7 @@ impl Writer {
 
     /// Changes the members of a group in place.
     fn store_members(&mut self, id: GroupId, wanted: Vec<NexthopId>) {
-        let line = self.store.lines.at(LineNo(id.0));
+        let line = self.store.lines.at(id.0);
         let mut now = self.underlay.groups.remove(&id).unwrap_or_default();
         // What is wanted and not there yet; of what is there, which places stay.
         let mut fresh = wanted;
@@ -170,20 +170,20 @@ impl Writer {
                 Some(new) => {
                     now[at] = new;
                     stays[at] = true;
-                    line.set_half(1 + at, new.0);
+                    line.set_half(1 + at, new.0.into());
                 }
                 None => {
                     now.swap_remove(at);
                     stays.swap_remove(at);
                     if at < now.len() {
-                        line.set_half(1 + at, now[at].0);
+                        line.set_half(1 + at, now[at].0.into());
                     }
                     line.set_half(0, now.len() as u32);
                 }
             }
         }
         for new in fresh.into_iter().rev() {
-            line.set_half(1 + now.len(), new.0);
+            line.set_half(1 + now.len(), new.0.into());
             now.push(new);
             line.set_half(0, now.len() as u32);
         }
@@ -192,11 +192,11 @@ impl Writer {
 
     /// Removes a group that no NC is bound to. False if one is, or it does not exist.
     pub fn remove_group(&mut self, id: GroupId) -> bool {
-        let used = self.ncs.values().any(|nc| self.nc_group(nc.id) == id.0);
+        let used = self.ncs.values().any(|nc| self.nc_group(nc.id) == Some(id));
         if used || self.internet_uses(id) || self.underlay.groups.remove(&id).is_none() {
             return false;
         }
-        self.pending.blocks.push(Block { line: LineNo(id.0), lines: 1 });
+        self.pending.blocks.push(Block { line: id.0, lines: 1 });
         true
     }
 
@@ -215,21 +215,21 @@ impl Writer {
         let (line, at) = self.nc_word(state.id);
         let line = self.store.lines.at(line);
         let other = line.word(at) & !(u64::from(ROOT_LINE_MASK) << NC_GROUP_SHIFT);
-        let word = other | u64::from(group.map_or(0, |g| g.0)) << NC_GROUP_SHIFT;
+        let word = other | group.map_or(0, |g| u64::from(g.0)) << NC_GROUP_SHIFT;
         self.change_all(|_| line.set(at, word));
         true
     }
 
-    /// Line of the group that leads to an NC, 0 if none does.
-    fn nc_group(&self, id: NcId) -> u32 {
+    /// The group that leads to an NC.
+    fn nc_group(&self, id: NcId) -> Option<GroupId> {
         let (line, at) = self.nc_word(id);
-        (self.store.lines.at(line).word(at) >> NC_GROUP_SHIFT) as u32 & ROOT_LINE_MASK
+        let line = (self.store.lines.at(line).word(at) >> NC_GROUP_SHIFT) as u32 & ROOT_LINE_MASK;
+        (line != 0).then_some(GroupId(LineNo(line)))
     }
 
     /// Every NC, its id and the group that leads to it.
     pub fn ncs(&self) -> Vec<(IpAddr, NcId, Option<GroupId>)> {
-        let group = |id: NcId| Some(self.nc_group(id)).filter(|g| *g != 0).map(GroupId);
-        let mut all: Vec<_> = self.ncs.values().map(|nc| (self.nc_addr(nc.id), nc.id, group(nc.id))).collect();
+        let mut all: Vec<_> = self.ncs.values().map(|nc| (self.nc_addr(nc.id), nc.id, self.nc_group(nc.id))).collect();
         all.sort_unstable_by_key(|(a, _, _)| *a);
         all
     }

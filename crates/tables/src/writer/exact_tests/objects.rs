@@ -84,28 +84,25 @@ fn next_hops_and_groups_are_whole_lines() {
     };
     let six = v6(0xfe80 << 112 | 5);
     let a = w.put_nexthop(None, &spec(1, six)).unwrap();
-    assert_eq!(a.0, dirty.0);
+    assert_eq!(a.0, dirty);
     let words = |w: &Writer, line| w.store.lines.at(line).snapshot();
     let ready = 1 << 48;
-    assert_eq!(
-        words(&w, LineNo(a.0)),
-        [0x0203_0405_0601 | ready, 9000 << 48 | 0x0605_0403_0201, 8, 0xfe80 << 48, 5, 0, 0, 0]
-    );
+    assert_eq!(words(&w, a.0), [0x0203_0405_0601 | ready, 9000 << 48 | 0x0605_0403_0201, 8, 0xfe80 << 48, 5, 0, 0, 0]);
     // To be not ready first, to be ready last.
     let half = NexthopSpec { dmac: None, mtu: 1400, ..spec(1, six) };
     assert_eq!(dies_after(1, || w.put_nexthop(Some(a), &half).is_ok()).0, None);
-    assert_eq!(words(&w, LineNo(a.0))[..2], [0, 9000 << 48 | 0x0605_0403_0201]);
+    assert_eq!(words(&w, a.0)[..2], [0, 9000 << 48 | 0x0605_0403_0201]);
     w.put_nexthop(Some(a), &half).unwrap();
-    assert_eq!(words(&w, LineNo(a.0))[..2], [0, 1400 << 48 | 0x0605_0403_0201]);
+    assert_eq!(words(&w, a.0)[..2], [0, 1400 << 48 | 0x0605_0403_0201]);
     assert_eq!(w.nexthops(), [(a, NexthopSpec { smac: 0x0605_0403_0201, ..half })]);
     assert_eq!(dies_after(1, || w.put_nexthop(Some(a), &spec(1, six)).is_ok()).0, None);
-    assert_eq!(words(&w, LineNo(a.0))[..2], [0, 9000 << 48 | 0x0605_0403_0201]);
+    assert_eq!(words(&w, a.0)[..2], [0, 9000 << 48 | 0x0605_0403_0201]);
     w.put_nexthop(Some(a), &spec(1, six)).unwrap();
-    assert_eq!(words(&w, LineNo(a.0))[0], 0x0203_0405_0601 | ready);
+    assert_eq!(words(&w, a.0)[0], 0x0203_0405_0601 | ready);
     // Another neighbour is another next hop; so is one that nobody has.
     let b = w.put_nexthop(Some(a), &spec(2, v4(77))).unwrap();
-    let c = w.put_nexthop(Some(NexthopId(12_345)), &spec(3, v4(78))).unwrap();
-    assert!(a != b && b != c && words(&w, LineNo(b.0))[3..5] == [0, 77]);
+    let c = w.put_nexthop(Some(NexthopId(LineNo(12_345))), &spec(3, v4(78))).unwrap();
+    assert!(a != b && b != c && words(&w, b.0)[3..5] == [0, 77]);
     assert_eq!(w.nexthops().iter().map(|n| n.0).collect::<Vec<_>>(), {
         let mut all = vec![a, b, c];
         all.sort_unstable();
@@ -115,11 +112,11 @@ fn next_hops_and_groups_are_whole_lines() {
     w.store.lines.fill(dirty, &[u64::MAX; 8]);
     w.store.arena.free(Block { line: dirty, lines: 1 });
     let g = w.set_group(None, &[b]).unwrap();
-    assert_eq!((g.0, words(&w, LineNo(g.0))), (dirty.0, [1 | u64::from(b.0) << 32, 0, 0, 0, 0, 0, 0, 0]));
+    assert_eq!((g.0, words(&w, g.0)), (dirty, [1 | u64::from(b.0) << 32, 0, 0, 0, 0, 0, 0, 0]));
     let members = |w: &Writer, g: GroupId| {
-        (0..=w.store.lines.at(LineNo(g.0)).half(0) as usize)
+        (0..=w.store.lines.at(g.0).half(0) as usize)
             .skip(1)
-            .map(|i| NexthopId(w.store.lines.at(LineNo(g.0)).half(i)))
+            .map(|i| NexthopId(LineNo(w.store.lines.at(g.0).half(i))))
             .collect::<Vec<_>>()
     };
     for (set, want) in [
@@ -135,7 +132,7 @@ fn next_hops_and_groups_are_whole_lines() {
         assert_eq!((members(&w, g), w.groups()), (want.clone(), vec![(g, want)]), "{set:?}");
     }
     // One that nobody has is a new one. The list is in order.
-    let h = w.set_group(Some(GroupId(54_321)), &[a]).unwrap();
+    let h = w.set_group(Some(GroupId(LineNo(54_321))), &[a]).unwrap();
     let i = w.set_group(None, &[]).unwrap();
     let mut want = vec![(g, vec![c; 3]), (h, vec![a]), (i, vec![])];
     want.sort_unstable();
@@ -143,9 +140,9 @@ fn next_hops_and_groups_are_whole_lines() {
     // Who is in use stays.
     w.set_internet(None, Some(h));
     assert!(w.bind_nc_group(nc(1), Some(g)) && !w.bind_nc_group(v4(5), Some(g)));
-    assert_eq!([g, h, i, GroupId(1)].map(|x| w.remove_group(x)), [false, false, true, false]);
-    assert_eq!([a, b, c, NexthopId(1)].map(|x| w.remove_nexthop(x)), [false, true, false, false]);
-    assert_eq!(words(&w, LineNo(b.0))[0], 0, "not ready any more");
+    assert_eq!([g, h, i, GroupId(LineNo(1))].map(|x| w.remove_group(x)), [false, false, true, false]);
+    assert_eq!([a, b, c, NexthopId(LineNo(1))].map(|x| w.remove_nexthop(x)), [false, true, false, false]);
+    assert_eq!(words(&w, b.0)[0], 0, "not ready any more");
     let (line, at) = w.nc_word(w.ncs[&nc_key(nc(1))].id);
     assert_eq!(w.store.lines.at(line).word(at), 0xc0a8_0001 << 32 | u64::from(g.0) << NC_GROUP_SHIFT | NC_VALID);
     assert!(w.bind_nc_group(nc(1), None));

@@ -163,13 +163,13 @@ fn a_writer_finds_groups_and_next_hops() {
         let bad = if bad == 0 {
             line(&w)
         } else if bad == 1 {
-            group.0
+            group.0.into()
         } else {
             bad
         };
         match n {
             0 => w.store.root.set(root!(internet), u64::from(bad)),
-            _ => w.store.lines.at(LineNo(group.0)).set_half(1, bad),
+            _ => w.store.lines.at(group.0).set_half(1, bad),
         }
         let e = attach(w).err();
         // A line that is taken is no next hop of its own: it is not taken again.
