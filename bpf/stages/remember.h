@@ -64,6 +64,9 @@ __noinline int tunny_flow_note(void)
 	if (flow_is(other, hash, miss->addresses, miss->rest) ||
 	    (!flow_is(line, hash, miss->addresses, miss->rest) && line->rest && (!other->rest || luck & 1)))
 		line = other;
+	/* Who fills an empty place has not looked in vain: so a cache warms up at full speed, and who makes up flows fills it once. */
+	if (!line->rest && miss->wasted)
+		miss->wasted--;
 	if (line->rest && !flow_is(line, hash, miss->addresses, miss->rest)) {
 		if (luck >> 1 & (TUNNY_FLOW_EVICT_ONE_IN - 1))
 			return 0;
