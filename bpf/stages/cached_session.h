@@ -87,15 +87,6 @@ static __always_inline void count_hit(struct flow_miss *miss, struct tunny_flow_
 	count_forwarded(stats, sent);
 }
 
-static __always_inline __u32 line_tenant(const struct tunny_flow_line *line)
-{
-	__u32 tenant = line->versions >> TUNNY_FLOW_TENANT_SHIFT | (line->nexthop >> TUNNY_FLOW_TENANT_HIGH_SHIFT & 15) << 16;
-
-	/* 6.1 does not see that it is small: the mask of who looks it up must stay. */
-	OPAQUE(tenant);
-	return tenant;
-}
-
 /* The meters of a line, as stage meter has them. meters: FLOW_METERED_*. GO or a drop. */
 __noinline int tunny_cached_meter(struct tunny_flow_line *line, __u32 meters, __u32 bytes)
 {
@@ -109,8 +100,7 @@ __noinline int tunny_cached_meter(struct tunny_flow_line *line, __u32 meters, __
 	    meter_vpc(root, (__u64)line_tenant(line) << TUNNY_TENANT_ID_SHIFT | TUNNY_TENANT_METERED, bytes))
 		return DROP_METER_VPC;
 	if (meters & TUNNY_FLOW_METERED_VM) {
-		meter = word_lookup(root->vm_meters, root->salt, line->vni >> TUNNY_FLOW_VM_SHIFT | (__u32)line->vm_high << 8,
-				    TUNNY_WORD_METER_SHIFT);
+		meter = word_lookup(root->vm_meters, root->salt, line_vm(line), TUNNY_WORD_METER_SHIFT);
 		if (meter && tunny_meter(meter, bytes, now) == RED)
 			return DROP_METER_VM;
 	}
@@ -125,7 +115,7 @@ static __always_inline int cached_drop(const struct tunny_flow_line *line, struc
 	int in = flow_kind(line) == TUNNY_FLOW_IN;
 
 	if (!e)
-		return XDP_ABORTED;
+		return 0;
 	stats->rx++;
 	stats->rx_bytes += received;
 	__builtin_memset(e, 0, sizeof(*e));
@@ -195,29 +185,27 @@ static __always_inline int session_holds(struct xdp_md *ctx, const struct tunny_
 }
 
 /*
- * A packet from a VM of the one shape, whose line says that it leaves to the Internet. Answers as tunny_cached. (The kernel refuses to shorten
- * no frame that is long enough, and this one is.)
+ * A packet from a VM of the one shape, whose line says that it leaves to the Internet. Answers as tunny_cached. Once it
+ * has been changed or has taken of a meter, what fails ends it, as in the stages.
  */
 __noinline int tunny_cached_out(struct xdp_md *ctx, struct tunny_flow_line *line)
 {
 	struct flow_miss *miss = map_value(&tunny_flow_misses, 0);
-	const struct tunny_root *root = map_value(&tunny_root, 0);
 	struct tunny_stats *stats = map_value(&tunny_stats, cpu_number());
 	void *p = front(ctx), *ip = p + INNER_IP, *l4 = p + INNER_L4;
 	struct session_key key = {};
 	struct cached_session s;
 	struct egress out;
-	__u32 total, udp, bytes, port;
+	__u32 total, port;
 	__u64 outer;
 	int reason;
 
-	if (!miss || !line || !root || !stats || l4 + UDP_BYTES > behind(ctx))
+	if (!miss || !line || !stats || l4 + UDP_BYTES > behind(ctx))
 		return 0;
-	bytes = behind(ctx) - p;
-	udp = load_be16(p + OUTER_UDP + 4);
 	total = load_be16(ip + 2);
 	s.tcp = *(__u8 *)(ip + 9) == IPPROTO_TCP;
-	if (total + INNER_IP - OUTER_UDP != udp || !leaves_by(ctx, line, total, &out))
+	/* From here on the packet has nothing behind it. */
+	if (total + INNER_IP - OUTER_UDP != load_be16(p + OUTER_UDP + 4) || !leaves_by(ctx, line, total, &out))
 		return 0;
 	key.w[0] = __builtin_bswap32(line->vni & 0xffffff);
 	key.w[0] = key.w[0] >> 8 << 40 | (__u64)*(__u8 *)(ip + 9) << 32 | load_be32(ip + 12);
@@ -228,19 +216,19 @@ __noinline int tunny_cached_out(struct xdp_md *ctx, struct tunny_flow_line *line
 	port = outer >> 16 & 0xffff;
 	if (outer >> 32 != line->nc || port != line->port)
 		return 0;
-	reason = line->macs ? tunny_cached_meter(line, line->macs, udp - UDP_BYTES - VXLAN_BYTES) : GO;
+	reason = line->macs ? tunny_cached_meter(line, line->macs, ETH_BYTES + total) : GO;
+	if (!reason && move_head(ctx, INNER_IP - ETH_BYTES))
+		reason = DROP_TX_FAILED;
 	if (reason)
-		return cached_drop(line, stats, reason, udp - UDP_BYTES - VXLAN_BYTES, bytes);
-	if (move_head(ctx, INNER_IP - ETH_BYTES))
-		return XDP_ABORTED;
+		return cached_drop(line, stats, reason, ETH_BYTES + total, INNER_IP + total);
 	p = front(ctx);
 	if (p + ETH_BYTES + IPV4_BYTES > behind(ctx) ||
 	    translate4(ctx, ETH_BYTES, s.tcp ? UPPER_TCP : UPPER_UDP, outer >> 32, port, 0))
-		return XDP_ABORTED;
+		return cached_drop(line, stats, DROP_TX_FAILED, ETH_BYTES + total, INNER_IP + total);
 	store_macs(p, out.dmac, out.smac);
 	one_hop_less(p + ETH_BYTES);
 	session_takes(s.record, s.state, s.tcp, &s.segment, total, 0);
-	count_hit(miss, line, stats, udp - UDP_BYTES - VXLAN_BYTES, bytes, ETH_BYTES + total);
+	count_hit(miss, line, stats, ETH_BYTES + total, INNER_IP + total, ETH_BYTES + total);
 	stats->nat++;
 	return out.action;
 }
@@ -313,7 +301,7 @@ __noinline int tunny_cached_in(struct xdp_md *ctx)
 	}
 	p = front(ctx);
 	if (p + INNER_L4 > behind(ctx) || translate4(ctx, INNER_IP, s.tcp ? UPPER_TCP : UPPER_UDP, inner, ports, 1))
-		return XDP_ABORTED;
+		return cached_drop(line, stats, DROP_TX_FAILED, ETH_BYTES + total, bytes);
 	*(__u16 *)(p + OUTER_IP - 2) = NET16(ETH_P_IP);
 	*(__u16 *)(p + INNER_IP - 2) = NET16(ETH_P_IP);
 	send_as(p, root, line, out.dmac, out.smac, total + INNER_IP - OUTER_UDP);

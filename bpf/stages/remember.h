@@ -7,6 +7,24 @@
 #include "../tables/flow_cache.h"
 #include "emit.h"
 
+/* The VPC id and the VM id that a line has. 6.1 does not see that they are small: the masks of who looks them up must stay. */
+static __always_inline __u32 line_tenant(const struct tunny_flow_line *line)
+{
+	__u32 tenant = READ_ONCE(line->versions) >> TUNNY_FLOW_TENANT_SHIFT |
+		       (READ_ONCE(line->nexthop) >> TUNNY_FLOW_TENANT_HIGH_SHIFT & 15) << 16;
+
+	OPAQUE(tenant);
+	return tenant;
+}
+
+static __always_inline __u32 line_vm(const struct tunny_flow_line *line)
+{
+	__u32 vm = READ_ONCE(line->vni) >> TUNNY_FLOW_VM_SHIFT | (__u32)READ_ONCE(line->vm_high) << 8;
+
+	OPAQUE(vm);
+	return vm;
+}
+
 /*
  * Adds what a line has sent on to the counts of its VPC and VM. The program of the line's own CPU calls it, and on that CPU tunny_gather, into
  * which a packet may break before Linux 6.11: so each step is one instruction, and what turns out to be of another line by then goes back.
@@ -15,19 +33,15 @@ __noinline int tunny_flow_tell(struct tunny_flow_line *line, __u32 slot)
 {
 	struct tunny_root *root = map_value(&tunny_root, 0);
 	__u64 addresses, rest, count, before, *cells;
-	__u32 tenant, vm, nexthop, kind;
+	__u32 tenant, vm, kind;
 
 	if (!line || !root || !READ_ONCE(line->count))
 		return 0;
 	addresses = READ_ONCE(line->addresses);
 	rest = READ_ONCE(line->rest);
-	nexthop = READ_ONCE(line->nexthop);
-	kind = nexthop >> TUNNY_FLOW_KIND_SHIFT;
-	tenant = READ_ONCE(line->versions) >> TUNNY_FLOW_TENANT_SHIFT | (nexthop >> TUNNY_FLOW_TENANT_HIGH_SHIFT & 15) << 16;
-	vm = READ_ONCE(line->vni) >> TUNNY_FLOW_VM_SHIFT | (__u32)READ_ONCE(line->vm_high) << 8;
-	/* 6.1 does not see that they are small: the masks of who looks them up must stay. */
-	OPAQUE(tenant);
-	OPAQUE(vm);
+	kind = READ_ONCE(line->nexthop) >> TUNNY_FLOW_KIND_SHIFT;
+	tenant = line_tenant(line);
+	vm = line_vm(line);
 	count = __sync_lock_test_and_set(&line->count, 0);
 	if (unlikely(READ_ONCE(line->addresses) != addresses || READ_ONCE(line->rest) != rest)) {
 		__sync_fetch_and_add(&line->count, count);
@@ -65,9 +79,9 @@ __noinline int tunny_flow_note(void)
 	    (!flow_is(line, hash, miss->addresses, miss->rest) && line->rest && (!other->rest || luck & 1)))
 		line = other;
 	/* Who fills an empty place has not looked in vain: so a cache warms up at full speed, and who makes up flows fills it once. */
-	if (!line->rest && miss->wasted)
-		miss->wasted--;
-	if (line->rest && !flow_is(line, hash, miss->addresses, miss->rest)) {
+	if (!line->rest) {
+		miss->wasted -= !!miss->wasted;
+	} else if (!flow_is(line, hash, miss->addresses, miss->rest)) {
 		if (luck >> 1 & (TUNNY_FLOW_EVICT_ONE_IN - 1))
 			return 0;
 		stats->flow_evictions++;

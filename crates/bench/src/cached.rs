@@ -5,9 +5,11 @@
 //! Rules against flattering: keys are random, so flows share places and some miss; the cache has the product's default size, but no more than
 //! four lines a flow; *bare* looks up in a table of exactly 64 bytes a flow.
 use crate::drive::{Driver, PACKETS};
+use crate::memory::MissCost;
 use crate::setup::BpfNode;
 use crate::workload::PACKET_SLOT;
-use crate::{report, stats, Context, Error, Goal, Report};
+use crate::{report, Context, Error, Goal, Report};
+use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::SplitMix64;
 use std::os::fd::BorrowedFd;
@@ -32,7 +34,7 @@ pub enum Mix {
 pub fn order(mix: Mix, flows: usize, seed: u64) -> Vec<u32> {
     let mut random = SplitMix64::seed_from_u64(seed ^ 0x4f52_4445_52);
     let mut names: Vec<u32> = (0..flows as u32).collect();
-    shuffle(&mut names, &mut random);
+    names.shuffle(&mut random);
     match mix {
         Mix::Uniform => names,
         Mix::Skewed => {
@@ -59,10 +61,14 @@ pub fn order(mix: Mix, flows: usize, seed: u64) -> Vec<u32> {
     }
 }
 
-fn shuffle(all: &mut [u32], random: &mut SplitMix64) {
-    for i in (1..all.len()).rev() {
-        all.swap(i, random.random_range(0..=i));
-    }
+/// Workloads beside the headline of `flows` flows: name, how flows come, how many.
+pub fn mixes(flows: usize) -> [(&'static str, Mix, usize); 4] {
+    [
+        ("skew", Mix::Skewed, flows),
+        ("zipf", Mix::Zipf, flows),
+        ("flows_64k", Mix::Uniform, 1 << 16),
+        ("in_cache", Mix::Uniform, 2048),
+    ]
 }
 
 /// Who sends packets through a program.
@@ -217,7 +223,10 @@ pub fn packets(order: &[u32], write: &mut dyn FnMut(u32, &mut [u8])) -> Vec<u8> 
     memory
 }
 
-/// The median of some samples, as a number for a report.
-pub fn median(samples: &[f64]) -> f64 {
-    report::round(stats::median(samples))
+/// Adds what sessions and tables take, and what a dependent read of 64 bytes a flow costs.
+pub fn add_memory(report: &mut Report, sessions: u64, node: &BpfNode, flows: usize) {
+    report
+        .detail("session_bytes_1m", sessions)
+        .detail("table_bytes", node.table_bytes())
+        .detail("memory_dependent_read_ns", report::round(MissCost::measure(flows as u64 * 64).dependent_ns));
 }

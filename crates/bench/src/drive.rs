@@ -4,7 +4,7 @@
 //! A driver program copies the next of a million packets over the frame and tail-calls the program under test, so that each run
 //! has another tenant and destination. A program that does nothing measures the driver, whose time is subtracted from both sides of the ratio
 //! to the bare program. Times are CPU time of the calling thread.
-use crate::cached::{self, Drive, Mix, Nodes, Turns};
+use crate::cached::{self, Drive, Nodes, Turns};
 use crate::memory::MissCost;
 use crate::setup::BpfNode;
 use crate::workload::{Workload, FRAME, PACKET_SLOT};
@@ -169,19 +169,14 @@ pub fn xdp_gateway(context: &Context) -> Result<Report, Error> {
             slot.copy_from_slice(&mixed[flow as usize * PACKET_SLOT..][..PACKET_SLOT]);
         })
     };
-    for (what, mix, flows) in [
-        ("skew", Mix::Skewed, FLOWS),
-        ("zipf", Mix::Zipf, FLOWS),
-        ("flows_64k", Mix::Uniform, 1 << 16),
-        ("in_cache", Mix::Uniform, 2048),
-    ] {
+    for (what, mix, flows) in cached::mixes(FLOWS) {
         driver.load(&of_flows(&cached::order(mix, flows, context.seed)));
         let drive = (&driver as &dyn Drive, cached::packets_for(flows));
         cached::add(&mut report, what, &nodes.turns(context, &format!("xdp-gateway, {what}"), drive, &driver)?);
     }
     let news = never_again(context, &workload, &nodes, &driver)?;
     cached::add(&mut report, "new", &news);
-    report.detail("ratio_10m", cached::median(&ten_million(context, &workload, &nodes)?));
+    report.detail("ratio_10m", report::round(stats::median(&ten_million(context, &workload, &nodes)?)));
     Ok(report)
 }
 
@@ -194,7 +189,6 @@ fn never_again(context: &Context, workload: &Workload, nodes: &Nodes<'_>, driver
         let idle = driver.idle(PACKETS)?;
         turns.on.push(Drive::time(driver, nodes.on.engine.program(), PACKETS)? - idle);
         turns.off.push(Drive::time(driver, nodes.off.engine.program(), PACKETS)? - idle);
-        turns.bare.push(0.0);
     }
     let total = context.samples as f64 * PACKETS as f64;
     turns.hit_percent = (nodes.on.stats().flow_hits - before) as f64 * 100.0 / total;

@@ -5,7 +5,6 @@
 //! sessions, then in the compact and the digest state table. The same packets with the groups taken away tell what the stage adds.
 use crate::cached::{self, Drive, Mix, Nodes};
 use crate::drive::{Driver, PACKETS};
-use crate::memory::MissCost;
 use crate::setup::BpfNode;
 use crate::workload::{write_ported, Vm, Workload, FIRST_VNI, FRAME, GATEWAY_MAC, PACKET_SLOT};
 use crate::{cpu, report, stats, Context, Error, Report};
@@ -343,12 +342,7 @@ pub fn xdp_filter(context: &Context) -> Result<Report, Error> {
         "bare parse and one lookup in 64 bytes a flow; 1M established TCP connections with security groups, meters off, one direction each",
         lines,
     );
-    for (what, mix, flows) in [
-        ("skew", Mix::Skewed, FLOWS),
-        ("zipf", Mix::Zipf, FLOWS),
-        ("flows_64k", Mix::Uniform, 1 << 16),
-        ("in_cache", Mix::Uniform, 2048),
-    ] {
+    for (what, mix, flows) in cached::mixes(FLOWS) {
         driver.load(&of_flows(&cached::order(mix, flows, context.seed)));
         cached::add(&mut report, what, &turns(&nodes, &format!(", {what}"), flows)?);
     }
@@ -358,11 +352,8 @@ pub fn xdp_filter(context: &Context) -> Result<Report, Error> {
     }
     let metered = turns(&nodes, ", meters on", FLOWS)?;
     cached::add(&mut report, "metered", &metered);
-    report
-        .detail_median("metered_ratio", &metered.ratios())
-        .detail("session_bytes_1m", trackers[0].stats().memory_bytes)
-        .detail("table_bytes", nodes[0].table_bytes())
-        .detail("memory_dependent_read_ns", report::round(MissCost::measure(FLOWS as u64 * 64).dependent_ns));
+    report.detail_median("metered_ratio", &metered.ratios());
+    cached::add_memory(&mut report, trackers[0].stats().memory_bytes, &nodes[0], FLOWS);
     drop(nodes);
     report.detail("ratio_10m", ten_million(context, &workload)?);
     Ok(report)

@@ -6,7 +6,6 @@
 //! measured too: by turns through this node and one without routes to the Internet, pools and sessions.
 use crate::cached::{self, Drive, Mix, Nodes, Turns};
 use crate::drive::{Driver, PACKETS};
-use crate::memory::MissCost;
 use crate::setup::BpfNode;
 use crate::workload::{nc_address, Vm, Workload, FIRST_VNI, GATEWAY_MAC, PACKET_SLOT, ROUTER_MAC, UPLINK_MAC, VTEP};
 use crate::{cpu, report, stats, Context, Error, Report};
@@ -268,6 +267,15 @@ fn both_ways(
     ])
 }
 
+/// The direction that costs more.
+fn worse([outward, inward]: &[Turns; 2]) -> &Turns {
+    if stats::median(&outward.on) > stats::median(&inward.on) {
+        outward
+    } else {
+        inward
+    }
+}
+
 /// `xdp-nat`.
 pub fn xdp_nat(context: &Context) -> Result<Report, Error> {
     context.say("xdp-nat: 1M VMs in 100k VPCs");
@@ -288,35 +296,25 @@ pub fn xdp_nat(context: &Context) -> Result<Report, Error> {
             cached::order(mix, flows, context.seed).into_iter().map(|n| flow(&workload, n)).collect();
         both_ways(context, what, &Nodes { on: &nodes[0], off: &nodes[1] }, (&chosen, cached::packets_for(flows)), &bare)
     };
-    let [outward, inward] = measure("", Mix::Uniform, FLOWS)?;
-    let worse = if stats::median(&outward.on) > stats::median(&inward.on) { &outward } else { &inward };
+    let both = measure("", Mix::Uniform, FLOWS)?;
     let mut report = cached::report(
         "xdp-nat",
-        worse,
+        worse(&both),
         1.5,
         "bare parse and one lookup in 64 bytes a flow; 1M established UDP sessions, the worse of out and in",
         lines,
     );
-    cached::add(&mut report, "outward", &outward);
-    cached::add(&mut report, "inward", &inward);
-    for (what, mix, flows) in [
-        ("skew", Mix::Skewed, FLOWS),
-        ("zipf", Mix::Zipf, FLOWS),
-        ("flows_64k", Mix::Uniform, 1 << 16),
-        ("in_cache", Mix::Uniform, 2048),
-    ] {
-        let [outward, inward] = measure(&format!(", {what}"), mix, flows)?;
-        let worse = if stats::median(&outward.on) > stats::median(&inward.on) { outward } else { inward };
-        cached::add(&mut report, what, &worse);
+    cached::add(&mut report, "outward", &both[0]);
+    cached::add(&mut report, "inward", &both[1]);
+    for (what, mix, flows) in cached::mixes(FLOWS) {
+        cached::add(&mut report, what, worse(&measure(&format!(", {what}"), mix, flows)?));
     }
     let [plain, compared] = inside(context, &nodes[1], &workload)?;
     report
         .detail_median("inside_without_nat_ns", &plain)
         .detail_median("inside_with_nat_ns", &compared)
-        .detail("inside_ratio", report::round(stats::median(&compared) / stats::median(&plain)))
-        .detail("session_bytes_1m", trackers[0].stats().memory_bytes)
-        .detail("table_bytes", nodes[0].table_bytes())
-        .detail("memory_dependent_read_ns", report::round(MissCost::measure(FLOWS as u64 * 64).dependent_ns));
+        .detail("inside_ratio", report::round(stats::median(&compared) / stats::median(&plain)));
+    cached::add_memory(&mut report, trackers[0].stats().memory_bytes, &nodes[0], FLOWS);
     drop(nodes);
     report.detail("ratio_10m", ten_million(context, &workload)?);
     Ok(report)

@@ -40,7 +40,7 @@ pub struct Args {
     /// Threads of the software path.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(WORKERS_MAX)))]
     workers: u32,
-    /// MiB of each flow cache, in which a CPU's fast path, or a worker that serves packets without one (`--engine user`), keeps what it decided for a flow (IPv4 between VMs, without meters and security groups). 0: none. A million flows take 128 to 256.
+    /// MiB of each flow cache, in which a CPU's fast path, or a worker that serves packets without one (`--engine user`), keeps what it decided for a flow (IPv4; between VMs, and of a fast path also sessions and metered flows). 0: none. A million flows take 128 to 256.
     #[arg(long, default_value_t = 0, value_name = "MIB")]
     flow_cache: u32,
     /// Serve metrics here, whatever the Gateway says.
