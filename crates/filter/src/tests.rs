@@ -61,12 +61,12 @@ fn random_spec(r: &mut ChaCha8Rng, name: &Arc<str>, names: &[Arc<str>], most: us
 fn every_judgement_is_the_naive_one_through_changes() {
     let mut r = ChaCha8Rng::seed_from_u64(seed());
     let names: Vec<Arc<str>> = ["web", "db", "admin", "gone"].map(Arc::from).to_vec();
+    let mut denied = 0;
     for _ in 0..30 {
         let mut groups: Vec<_> = names[..3].iter().map(|n| random_spec(&mut r, n, &names, 40)).collect();
         let mut vpcs: Vec<(Vni, Arc<Vec<Member>>)> =
             vec![(Vni(7), members(&mut r, &names)), (Vni(8), members(&mut r, &names))];
         let mut filter = Filter::new(&compiled(&groups, &Filter::default()), &vpcs, &Filter::default());
-        let mut denied = 0;
         for round in 0..300 {
             if round % 100 == 99 {
                 let i = r.random_range(0..3);
@@ -90,8 +90,9 @@ fn every_judgement_is_the_naive_one_through_changes() {
                 got.rule()
             );
         }
-        assert!(denied > 0 || groups.iter().all(|g| g.rules.is_empty()) || vpcs.iter().all(|v| v.1.is_empty()));
     }
+    // One world may have few members or rules that meet nobody; thirty do not.
+    assert!(denied > 100, "{denied} of 9,000 packets are denied");
 }
 
 /// Compiled, but those that a filter has.
