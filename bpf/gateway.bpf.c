@@ -194,27 +194,28 @@ int tunny_gateway(struct xdp_md *ctx)
 }
 
 /*
- * Tells the counts of the lines in one chunk of this CPU's flow cache, whose number is the frame's first word. User space runs it on each CPU
- * before it reads the counts of VPCs and VMs.
+ * Tells the counts of the lines in one chunk of this CPU's flow cache, whose number is the frame's first word, and returns how many of them
+ * are in use. User space runs it on each CPU before it reads the counts of VPCs and VMs.
  */
 SEC("xdp")
 int tunny_gather(struct xdp_md *ctx)
 {
 	void *p = front(ctx);
 	struct tunny_flow_line *lines;
-	__u32 cpu = cpu_number(), chunk;
+	__u32 cpu = cpu_number(), chunk, used = 0;
 
 	if (p + 4 > behind(ctx))
-		return XDP_PASS;
+		return 0;
 	chunk = *(__u32 *)p;
 	if (chunk >= tunny_flow.chunks)
-		return XDP_PASS;
+		return 0;
 	lines = flow_chunk(cpu, chunk);
 	for (__u32 i = 0; lines && i < TUNNY_FLOW_CHUNK_LINES; i++) {
+		used += !!READ_ONCE(lines[i].rest);
 		if (READ_ONCE(lines[i].count))
 			tunny_flow_tell(lines + i, cpu);
 	}
-	return XDP_PASS;
+	return used;
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

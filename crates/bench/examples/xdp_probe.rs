@@ -4,7 +4,8 @@
 //! [BENCH...]`, as root; a bench by its name is run as by `tunny-lab bench`, without the other crates that the binary needs.
 //!
 //! TUNNY_OBJECT: another compiled `gateway.bpf.c` than the one built in, to compare two of them without building anything else.
-//! TUNNY_COMPARE: several objects in turns in one run, `OBJECT[:LINES][,...]`, on 128, 2,048 and a million flows.
+//! TUNNY_COMPARE: several objects in turns in one run, `OBJECT[:LINES][,...]`, on 128, 2,048 and a million flows, or those of
+//! TUNNY_FLOWS (`128,2048`).
 //! TUNNY_SAMPLES: samples of each figure (5); the median is printed.
 
 use bench::drive::{Driver, PACKETS};
@@ -73,7 +74,8 @@ fn compare(list: &str, samples: usize) -> Result<(), Error> {
         nodes.push((entry, BpfNode::cached(&workload, lines.parse().unwrap_or(0))?));
     }
     let driver = Driver::new(&packets, 64 << 20)?;
-    for flows in [128, 2048, PACKETS] {
+    let wanted = std::env::var("TUNNY_FLOWS").unwrap_or_else(|_| format!("128,2048,{PACKETS}"));
+    for flows in wanted.split(',').filter_map(|n| n.parse().ok()).filter(|n| (1..=PACKETS).contains(n)) {
         driver.load(&packets[..flows * bench::workload::PACKET_SLOT]);
         for (_, node) in &nodes {
             for _ in 0..if flows == PACKETS { 4 } else { 2 } {

@@ -16,7 +16,7 @@ use std::os::fd::BorrowedFd;
 
 /// Lines of a CPU's cache for so many flows.
 pub fn lines_for(flows: usize) -> u32 {
-    xdp::default_flow_lines().min(4 * flows as u32)
+    xdp::default_flow_lines(xdp::possible_cpus().unwrap_or(1)).min(4 * flows as u32)
 }
 
 /// How often the flows of a workload come.

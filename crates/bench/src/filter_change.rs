@@ -45,7 +45,7 @@ impl Loaded {
             choice: Choice::None,
             pins: None,
             workers: 1,
-            flow_cache: 0,
+            flow_cache: daemon::FlowCacheSize::Mib(0),
             metrics: None,
             detach: true,
             adopt: false,

@@ -77,7 +77,7 @@ pub(crate) fn start(gateway: &Netns, documents: &str) -> Result<(Running, Vec<i3
         choice: Choice::Xdp,
         pins: None,
         workers: 1,
-        flow_cache: 0,
+        flow_cache: node::daemon::FlowCacheSize::Mib(0),
         metrics: None,
         detach: true,
         adopt: false,

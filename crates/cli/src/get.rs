@@ -174,7 +174,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
             rows.retain(|r| args.vpc.as_ref().is_none_or(|vpc| *vpc == r.vpc));
             show(format, &rows, |rows| drops_text(rows))?;
         }
-        "levels" => show(format, &client.get::<Vec<Level>>("/v1/levels")?, |levels| levels_text(levels))?,
+        "levels" => show(format, &client.get::<Vec<Level>>("/v1/levels")?, |list| levels(list))?,
         "neighbours" => show(format, &client.get::<Vec<Neighbour>>("/v1/neighbours")?, |n| neighbours(n))?,
         "underlay" => {
             let value: Value = client.get("/v1/underlay")?;
@@ -495,6 +495,17 @@ pub fn levels_text(levels: &[Level]) -> String {
             .iter()
             .map(|l| vec![l.name.clone(), l.used.to_string(), l.limit.to_string(), format!("{:.2} %", l.percent)]),
     )
+}
+
+/// Water levels, and what the flow cache has done.
+fn levels(list: &[Level]) -> String {
+    let flows = list.iter().filter_map(|l| l.flow_cache.map(|f| (l, f))).map(|(l, f)| {
+        format!(
+            "\n{}: sent on {:.2} % of all packets taken in; {} flows noted, {} gave their place to another one\n",
+            l.name, f.hit_percent, f.fills, f.evictions
+        )
+    });
+    levels_text(list) + &flows.collect::<String>()
 }
 
 fn neighbours(list: &[Neighbour]) -> String {

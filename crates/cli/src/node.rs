@@ -3,7 +3,7 @@
 
 use crate::output::note;
 use crate::Global;
-use node::daemon::{self, Options};
+use node::daemon::{self, FlowCacheSize, Options};
 use node::dataplane::{Choice, WORKERS_MAX};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -40,9 +40,9 @@ pub struct Args {
     /// Threads of the software path.
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(WORKERS_MAX)))]
     workers: u32,
-    /// MiB of each flow cache, in which a CPU's fast path, or a worker that serves packets without one (`--engine user`), keeps what it decided for a flow (IPv4; between VMs, and of a fast path also sessions and metered flows). 0: none. A million flows take 128 to 256.
-    #[arg(long, default_value_t = 0, value_name = "MIB")]
-    flow_cache: u32,
+    /// MiB of each flow cache, in which a CPU's fast path, or a worker that serves packets without one (`--engine user`), keeps what it decided for a flow (IPv4; between VMs, and of a fast path also sessions and metered flows). `auto`: one part of 32 of the memory for all of them together, at most 256 each and 2,048 together; `off`: none. A million flows take 128 to 256.
+    #[arg(long, default_value = "auto", value_name = "auto|off|MIB")]
+    flow_cache: FlowCacheSize,
     /// Serve metrics here, whatever the Gateway says.
     #[arg(long, value_name = "ADDR:PORT")]
     metrics: Option<SocketAddr>,

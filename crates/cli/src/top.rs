@@ -71,7 +71,7 @@ fn quit() -> std::io::Result<bool> {
 
 fn headline(t: &Top) -> String {
     format!(
-        "engine {}   in {}pps {}bit/s   forwarded {}pps   dropped {}pps   punted {}pps   fast path {:.2} %   {}",
+        "engine {}   in {}pps {}bit/s   forwarded {}pps   dropped {}pps   punted {}pps   fast path {:.2} %   flow cache {:.2} % ({}new/s, {}evicted/s)   {}",
         model::plain(&t.engine),
         si(t.rx_pps),
         si(t.rx_bps),
@@ -79,6 +79,9 @@ fn headline(t: &Top) -> String {
         si(t.dropped_pps),
         si(t.punted_pps),
         t.fast_share,
+        t.flow_cache.hit_percent,
+        si(t.flow_cache.fills),
+        si(t.flow_cache.evictions),
         if t.balanced { "balanced" } else { "NOT BALANCED" }
     )
 }

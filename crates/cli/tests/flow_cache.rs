@@ -25,6 +25,12 @@ impl Region {
         [&blue["packets"], &vm["packets"], &counters[engine]["flow_hits"]].map(|n| n.as_u64().unwrap())
     }
 
+    /// The water level of the flow caches.
+    fn flow_level(&self) -> Option<Value> {
+        let levels = self.node().unwrap().get("/v1/levels").unwrap();
+        levels.as_array().unwrap().iter().find(|l| l["name"] == "flow-cache").cloned()
+    }
+
     /// Echo requests and replies between two VMs of VPC blue.
     fn echo(&self, packets: u32) {
         let from = self.names.namespace("blue-1");
@@ -35,7 +41,7 @@ impl Region {
 
 #[test]
 fn a_flow_cache_sends_packets_on_and_loses_no_count() {
-    let Some(mut region) = region_with(&Options { flow_cache: 4, ..options("fc") }) else { return };
+    let Some(mut region) = region_with(&options("fc")) else { return };
     // The first packets find neighbours that are not resolved.
     region.echo(20);
     let at_first = region.counted();
@@ -51,6 +57,15 @@ fn a_flow_cache_sends_packets_on_and_loses_no_count() {
         "the flow cache sent {hits} of 400 packets on: {}",
         region.node().unwrap().get("/v1/counters").unwrap()["fast"]
     );
+
+    // Two directions, so two lines, of two CPUs at most.
+    let level = region.flow_level().unwrap();
+    assert!((2..=40).contains(&level["used"].as_u64().unwrap()), "{level}");
+    assert!((80.0..100.0).contains(&level["flow_cache"]["hit_percent"].as_f64().unwrap()), "{level}");
+    let shown = region.tunny(&["get", "levels"]);
+    assert!(shown.contains("flow-cache: sent on "), "{shown}");
+    let top = region.tunny(&["top", "--once", "--interval", "0.1"]);
+    assert!(top.contains("flow cache 0.00 % (0 new/s, 0 evicted/s)"), "{top}");
 
     // While no daemon lives, the program and its cache go on; the next one finds what they counted.
     region.node().unwrap().process.kill();
@@ -80,18 +95,19 @@ fn a_flow_cache_sends_packets_on_and_loses_no_count() {
     let before = region.counted();
     stop(region.node().unwrap().process.pid);
     region.echo(50);
-    region.options.flow_cache = 0;
+    region.options.flow_cache = "off".into();
     region.start_node().unwrap();
     let after = region.counted();
     assert_eq!((after[0] - before[0], after[1] - before[1]), (100, 50));
     region.echo(10);
     assert_eq!(region.counted()[2], after[2], "there is no flow cache any more");
+    assert_eq!(region.flow_level(), None);
 }
 
 /// Where there is no fast path, each worker has one.
 #[test]
 fn a_worker_s_flow_cache_sends_packets_on_and_loses_no_count() {
-    let options = Options { flow_cache: 4, engine: "af_packet".into(), ..options("fw") };
+    let options = Options { engine: "af_packet".into(), ..options("fw") };
     let Some(mut region) = region_with(&options) else { return };
     region.echo(20);
     let at_first = region.counted_by("software");
@@ -103,6 +119,7 @@ fn a_worker_s_flow_cache_sends_packets_on_and_loses_no_count() {
     let [vpc, vm, hits] = since(&region);
     assert_eq!((vpc, vm), (400, 200));
     assert!(hits >= 390, "the flow cache sent {hits} of 400 packets on");
+    assert!(region.flow_level().unwrap()["used"].as_u64().unwrap() >= 2);
     // Killed: its cache is gone, and what it counted is not.
     region.node().unwrap().process.kill();
     region.start_node().unwrap();

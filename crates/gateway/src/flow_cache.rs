@@ -12,6 +12,8 @@
 
 use abi::*;
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 use tables::{prefetch, FlowVersions, StatsSlot, Tables, Tables4, ZeroedLines};
 
 /// What a packet's flow is known by, as in FlowLine.
@@ -69,13 +71,19 @@ pub struct FlowCache {
     salt: u64,
     /// Flows that wanted a line so far.
     wanted: u64,
+    used: Arc<AtomicU64>,
 }
 
 impl FlowCache {
     /// One of so many lines, whose places depend on a secret and random `salt`. Fails if the kernel does not give the address space.
     pub fn new(lines: u32, salt: u64) -> io::Result<FlowCache> {
         let pairs = (lines / 2).max(1);
-        Ok(FlowCache { lines: ZeroedLines::new(2 * pairs as usize)?, pairs, salt, wanted: 0 })
+        Ok(FlowCache { lines: ZeroedLines::new(2 * pairs as usize)?, pairs, salt, wanted: 0, used: Arc::default() })
+    }
+
+    /// Lines in use, for who asks while packets come; a line that is in use stays so.
+    pub fn used(&self) -> Arc<AtomicU64> {
+        self.used.clone()
     }
 
     /// Where a flow may stand; its lines begin to load.
@@ -215,6 +223,9 @@ impl<'w> Flows<'w> {
         }
         let Some((place, evicts)) = self.cache.choose(at, key) else { return };
         if let Some(line) = self.cache.lines.flow_mut(place) {
+            if line.rest == 0 {
+                self.cache.used.fetch_add(1, Ordering::Relaxed);
+            }
             *line = known.line(key, versions, sender);
             self.fills += 1;
             self.evictions += u64::from(evicts);

@@ -28,8 +28,8 @@ pub struct Options {
     pub uplinks: usize,
     /// `spec.engine` of the gateway.
     pub engine: String,
-    /// MiB of each CPU's flow cache in the gateway; 0: none.
-    pub flow_cache: u32,
+    /// Size of the gateway's flow caches, as `tunny node` takes it.
+    pub flow_cache: String,
     /// Run `tunny node`; false builds everything but the gateway's process.
     pub node: bool,
     /// Leave everything up at the end of a demo.
@@ -49,7 +49,7 @@ impl Options {
             mtu: 1500,
             uplinks: 1,
             engine: "native".into(),
-            flow_cache: 0,
+            flow_cache: "auto".into(),
             node: true,
             keep: false,
             quiet: false,
@@ -128,7 +128,7 @@ fn mount_bpffs() -> Result<(), LabError> {
 impl Lab {
     /// Starts the gateway's process, again if it ran before.
     pub fn start_node(&mut self) -> Result<(), LabError> {
-        let place = Place::gateway(&self.shape.names).with_flow_cache(self.options.flow_cache);
+        let place = Place::gateway(&self.shape.names).with_flow_cache(&self.options.flow_cache);
         let node = node::start(&self.options.tunny, &self.shape.names, &place)?;
         self.remember(node.process.clone())?;
         self.node = Some(node);

@@ -72,14 +72,14 @@ pub struct Place {
     /// Names of its configuration, state and log in the lab's folder.
     files: [&'static str; 3],
     what: &'static str,
-    /// MiB of each CPU's flow cache.
-    flow_cache: u32,
+    /// Size of its flow caches, as `tunny node` takes it.
+    flow_cache: String,
 }
 
 impl Place {
     /// The gateway.
     pub fn gateway(names: &Names) -> Place {
-        let (files, flow_cache) = (["region.yaml", "node", "node.log"], 0);
+        let (files, flow_cache) = (["region.yaml", "node", "node.log"], "auto".to_string());
         Place {
             instance: names.instance(),
             socket: socket(names),
@@ -90,9 +90,9 @@ impl Place {
         }
     }
 
-    /// The same with so many MiB of flow cache on each CPU.
-    pub fn with_flow_cache(self, flow_cache: u32) -> Place {
-        Place { flow_cache, ..self }
+    /// The same with flow caches of such a size.
+    pub fn with_flow_cache(self, size: &str) -> Place {
+        Place { flow_cache: size.into(), ..self }
     }
 
     /// The filter node in front of the bare-metal servers.
@@ -100,7 +100,7 @@ impl Place {
         let instance = format!("{}-edge", names.instance());
         let socket = PathBuf::from("/run/tunny").join(format!("{instance}.sock"));
         let files = ["edge.yaml", "edge", "edge.log"];
-        Place { instance, socket, namespace: "edge", files, what: "tunny node, filter", flow_cache: 0 }
+        Place { instance, socket, namespace: "edge", files, what: "tunny node, filter", flow_cache: "auto".into() }
     }
 
     /// The command that runs the node.
@@ -117,7 +117,7 @@ impl Place {
             "--state".into(),
             dir.join(self.files[1]).display().to_string(),
             "--flow-cache".into(),
-            self.flow_cache.to_string(),
+            self.flow_cache.clone(),
         ]
         .into()
     }

@@ -8,7 +8,8 @@
 use crate::audit::{Audit, Origin};
 use crate::claim::{Claim, Taker, STATELESS};
 use crate::conntrack::Conntrack;
-use crate::dataplane::{Choice, DataPlane, WORKERS_MAX};
+pub use crate::dataplane::FlowCacheSize;
+use crate::dataplane::{Choice, DataPlane, FLOW_LINES_IN_MIB, WORKERS_MAX};
 use crate::error::NodeError;
 use crate::events::Hub;
 use crate::service::{Core, Node, Parts};
@@ -53,8 +54,8 @@ pub struct Options {
     pub pins: Option<PathBuf>,
     /// Software workers.
     pub workers: u32,
-    /// MiB of the flow cache of each CPU in the fast path, or of each worker that serves packets without one; 0: none.
-    pub flow_cache: u32,
+    /// The flow cache of each CPU in the fast path, and of each worker that serves packets without one.
+    pub flow_cache: FlowCacheSize,
     /// Where metrics are served over TCP, whatever the Gateway says.
     pub metrics: Option<SocketAddr>,
     /// On a stop, take the fast path off the ports too.
@@ -141,7 +142,11 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     if let Some(why) = plane.no_fast_path() {
         no_other_fast_path(options, why)?;
     }
-    steps.done(if plane.took_over() { "took over running tables" } else { "made table memory" });
+    let what = if plane.took_over() { "took over running tables" } else { "made table memory" };
+    steps.done(match flow_lines {
+        0 => format!("{what}; no flow caches"),
+        lines => format!("{what}; flow caches of {} MiB", lines / FLOW_LINES_IN_MIB),
+    });
     let known = plane.took_over().then(|| attach(&plane, &model, &mut steps, &mut notes)).flatten();
     let counts_before = counters_of_other_layout(options, known.is_some(), plane.took_over());
     steps.begin("making the tables say what is configured");

@@ -18,7 +18,7 @@ use model::Engine;
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use tables::{HeapMemory, Memory, Tables};
@@ -66,6 +66,8 @@ pub struct DataPlane {
     workers: u32,
     /// Lines of the flow cache of each worker that serves packets by itself.
     flow_lines: u32,
+    /// Lines in use of each worker's flow cache.
+    worker_flows: Vec<Arc<AtomicU64>>,
     shared: Shared,
     connections: Option<Arc<gateway::Connections>>,
     threads: Vec<JoinHandle<Vec<Port>>>,
@@ -80,28 +82,56 @@ pub struct DataPlane {
     notes: Vec<String>,
 }
 
-/// Lines of each flow cache in so many MiB, if the memory that is free holds all of them twice: one of each CPU where there is a fast path,
-/// and one of each worker that serves packets by itself.
-pub fn flow_lines(mib: u32, fast: bool, workers: u32) -> Result<u32, NodeError> {
-    if mib == 0 {
+/// How large each flow cache is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FlowCacheSize {
+    /// By the machine's memory and the number of caches: [`xdp::default_flow_lines`].
+    #[default]
+    Auto,
+    /// So many MiB; 0: there is none.
+    Mib(u32),
+}
+
+impl std::str::FromStr for FlowCacheSize {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(FlowCacheSize::Auto),
+            "off" => Ok(FlowCacheSize::Mib(0)),
+            number => number
+                .parse()
+                .map(FlowCacheSize::Mib)
+                .map_err(|_| "it is auto, off, or the MiB of each cache, such as 64".to_string()),
+        }
+    }
+}
+
+/// Lines of each flow cache, if the memory that is free holds all of them twice: one of each CPU where there is a fast path, and one of each
+/// worker that serves packets by itself. The default takes less where less is free; a size that was asked for is refused then.
+pub fn flow_lines(size: FlowCacheSize, fast: bool, workers: u32) -> Result<u32, NodeError> {
+    if size == FlowCacheSize::Mib(0) {
         return Ok(0);
     }
-    let caches = if fast { xdp::possible_cpus()?.max(workers) } else { workers };
+    // Without the right to load programs there may be workers alone: `open` says so.
+    let caches = if fast { xdp::possible_cpus().unwrap_or(1).max(workers) } else { workers };
     let text = std::fs::read_to_string("/proc/meminfo").map_err(NodeError::system("reading /proc/meminfo"))?;
     let free =
         text.lines().find_map(|l| l.strip_prefix("MemAvailable:")?.split_whitespace().next()?.parse::<u64>().ok());
     let most = most_flow_mib(free.unwrap_or(u64::MAX), caches);
-    if mib > most {
-        return Err(NodeError::FlowCache { wanted: mib, caches, most });
+    match size {
+        FlowCacheSize::Auto => Ok(xdp::default_flow_lines(caches).min(most * FLOW_LINES_IN_MIB)),
+        FlowCacheSize::Mib(wanted) if wanted > most => Err(NodeError::FlowCache { wanted, caches, most }),
+        FlowCacheSize::Mib(wanted) => Ok(wanted * FLOW_LINES_IN_MIB),
     }
-    Ok(mib * LINES_IN_MIB)
 }
 
-const LINES_IN_MIB: u32 = (1 << 20) / abi::LINE_BYTES;
+/// Lines of a flow cache in a MiB.
+pub const FLOW_LINES_IN_MIB: u32 = (1 << 20) / abi::LINE_BYTES;
 
 /// The most MiB of each flow cache: they leave half of what is free (in KiB), and the lines of all caches have numbers of 32 bits.
 fn most_flow_mib(free: u64, caches: u32) -> u32 {
-    (free / 1024 / 2 / u64::from(caches)).min(u64::from(u32::MAX / LINES_IN_MIB / caches)) as u32
+    (free / 1024 / 2 / u64::from(caches)).min(u64::from(u32::MAX / FLOW_LINES_IN_MIB / caches)) as u32
 }
 
 impl DataPlane {
@@ -143,6 +173,7 @@ impl DataPlane {
             took_over,
             workers: workers.clamp(1, WORKERS_MAX),
             flow_lines,
+            worker_flows: Vec::new(),
             shared,
             connections: None,
             threads: Vec::new(),
@@ -188,6 +219,16 @@ impl DataPlane {
             }
         }
         Arc::new(conntrack_compact::HeapSlots::default())
+    }
+
+    /// Lines in use of all flow caches, when counts were gathered last, and lines there are. None: there is none.
+    pub fn flow_cache_level(&self) -> Option<(u64, u64)> {
+        let workers = (!self.worker_flows.is_empty()).then(|| {
+            let used = self.worker_flows.iter().map(|used| used.load(Ordering::Relaxed)).sum::<u64>();
+            (used, self.worker_flows.len() as u64 * u64::from(self.flow_lines))
+        });
+        let fast = self.xdp.as_ref().and_then(XdpEngine::flow_cache_level);
+        [workers, fast].into_iter().flatten().reduce(|a, b| (a.0 + b.0, a.1 + b.1))
     }
 
     /// Why there is no fast path though it was tried.
@@ -464,6 +505,7 @@ impl DataPlane {
             interfaces.iter().zip(modes).filter(|(_, mode)| **mode != "user").map(|(i, _)| i.ifindex).collect();
         let punts: Vec<PuntSocket> =
             sockets.punts.into_iter().filter(|socket| fast.contains(&socket.ifindex())).collect();
+        self.worker_flows.clear();
         let listening = punts.iter().map(|socket| (socket.ifindex(), socket.queue())).collect();
         for socket in punts {
             ports[socket.queue() as usize % count as usize].push(Port::Xdp(socket));
@@ -483,7 +525,9 @@ impl DataPlane {
             let gateway = match self.flow_lines {
                 lines if lines > 0 && modes.contains(&"user") => {
                     let cache = FlowCache::new(lines, crate::daemon::salt());
-                    gateway.with_flow_cache(cache.map_err(NodeError::system("reserving a flow cache"))?)
+                    let cache = cache.map_err(NodeError::system("reserving a flow cache"))?;
+                    self.worker_flows.push(cache.used());
+                    gateway.with_flow_cache(cache)
                 }
                 _ => gateway,
             };
@@ -562,6 +606,11 @@ mod tests {
         );
         // A host with much memory and many CPUs: 2 GiB each.
         assert_eq!(most_flow_mib(u64::MAX, 128), 2047);
-        assert_eq!((flow_lines(0, true, 1).ok(), flow_lines(1, true, 1).ok()), (Some(0), Some(16_384)));
+        let lines = |text: &str| flow_lines(text.parse().unwrap(), true, 1).ok();
+        assert_eq!((lines("off"), lines("0"), lines("1")), (Some(0), Some(0), Some(16_384)));
+        // The default is some, and never more than one part of 32 of the memory.
+        let auto = u64::from(lines("auto").unwrap()) * 64 * u64::from(xdp::possible_cpus().unwrap_or(1));
+        assert!(auto > 0 && auto <= nix::sys::sysinfo::sysinfo().unwrap().ram_total() / 32, "{auto}");
+        assert!(["", "on", "-1", "64M", "4294967296"].iter().all(|text| text.parse::<FlowCacheSize>().is_err()));
     }
 }

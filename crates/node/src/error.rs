@@ -10,7 +10,7 @@ pub enum NodeError {
     /// More memory for flow caches than there is.
     #[error(
         "--flow-cache {wanted}: {caches} caches (one of each CPU, or of each worker) of {wanted} MiB do not fit into half of the memory that is free. \
-         Give at most {most}: 128 to 256 hold a million flows each, and without the option there is no flow cache"
+         Give at most {most}, `auto` for what suits this machine, or `off` for none: 128 to 256 hold a million flows each"
     )]
     FlowCache {
         /// MiB of each cache that were wanted.

@@ -22,6 +22,7 @@ pub mod fields;
 pub mod flows;
 mod history;
 mod ipfix;
+mod levels;
 pub mod listing;
 pub mod metrics;
 mod narrow;

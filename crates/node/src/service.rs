@@ -21,7 +21,7 @@ use crate::sessions::{Listing, Ports, SessionQuery};
 use crate::store::Persist;
 use crate::tabledump::Cursor;
 use crate::top::{between, cpu_times, Reading};
-use crate::types::{ApplyReport, CommitTimes, Counters, Level, Neighbour, Status, Step, Top, LIST_END};
+use crate::types::{ApplyReport, CommitTimes, Counters, Neighbour, Status, Step, Top, LIST_END};
 use abi::{IfIndex, Vni};
 use compile::{Compile, CompilePlan, ConntrackPlan};
 use model::{ConfigError, Documents, Kind, Model, Object, Plan};
@@ -64,11 +64,11 @@ pub struct Node {
     mark: u64,
     hub: Arc<Hub>,
     pub(crate) core: Mutex<Core>,
-    plane: Mutex<DataPlane>,
-    writer: Arc<Mutex<Writer>>,
+    pub(crate) plane: Mutex<DataPlane>,
+    pub(crate) writer: Arc<Mutex<Writer>>,
     memory: Arc<dyn Memory>,
     underlay: Arc<OnceLock<Underlay>>,
-    conntrack: Conntrack,
+    pub(crate) conntrack: Conntrack,
     startup: Vec<Step>,
     notes: Vec<String>,
     /// Counted by tables of another layout, before an upgrade.
@@ -304,26 +304,6 @@ impl Node {
         }
     }
 
-    /// `GET /v1/levels`.
-    pub fn levels(&self) -> Vec<Level> {
-        let mut usage = self.writer.lock().usage();
-        let sessions = self.conntrack.connections().tracker().stats();
-        usage.push(tables::WaterLevel { name: "sessions", used: sessions.sessions, limit: sessions.limit });
-        if let Some(states) = &*self.conntrack.connections().states() {
-            let s = states.status();
-            usage.push(tables::WaterLevel { name: "states", used: s.usage.connections, limit: s.spec.all() });
-        }
-        usage
-            .into_iter()
-            .map(|l| Level {
-                name: l.name.into(),
-                used: l.used,
-                limit: l.limit,
-                percent: if l.limit == 0 { 0.0 } else { l.used as f64 / l.limit as f64 * 100.0 },
-            })
-            .collect()
-    }
-
     /// `GET /v1/neighbours`.
     pub fn neighbours(&self) -> Vec<Neighbour> {
         let Some(underlay) = self.underlay.get() else { return Vec::new() };
@@ -440,9 +420,10 @@ impl Node {
         let pps = between(&before, &reading()).rx_pps;
         let exponent = exponent_for(pps, (window - probe).as_secs_f64());
         let (sampler, sampled_s) = self.sample(window - probe, exponent);
-        let mut top = between(&before, &reading());
+        let after = reading();
+        let mut top = between(&before, &after);
         top.engine = self.plane.lock().engine_name().into();
-        top.levels = self.levels();
+        top.levels = self.levels_beside(&after.counters.total);
         top.samples = sampler.samples;
         top.flows = sampler.heaviest(FLOWS, exponent, sampled_s);
         Ok(top)
@@ -761,8 +742,8 @@ impl Node {
         let counters = self.counters();
         let nat = crate::sessions::tenants(&self.conntrack, &self.vpc_names(), &counters, self.has_fast_path());
         crate::metrics::render(Scrape {
+            levels: self.levels_beside(&counters.total),
             counters,
-            levels: self.levels(),
             status: self.status(),
             vms: list.into_iter().map(|v| (v.vm, v.packets, v.bytes)).collect(),
             vms_left_out: left_out,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `tunny top`: the difference between two readings.
 
-use crate::types::{CoreLoad, Counters, EngineCounters, TenantRate, Top};
+use crate::types::{CoreLoad, Counters, EngineCounters, FlowCacheUse, TenantRate, Top};
 use std::collections::BTreeMap;
 
 /// VPCs that are listed.
@@ -49,6 +49,15 @@ fn rates(before: &BTreeMap<String, u64>, after: &BTreeMap<String, u64>, seconds:
         .collect()
 }
 
+/// A part in percent of all, 0 of nothing.
+pub fn share_of(part: f64, all: f64) -> f64 {
+    if all > 0.0 {
+        part / all * 100.0
+    } else {
+        0.0
+    }
+}
+
 /// What happened between two readings. Flows, levels and the engine's name are left for the caller.
 pub fn between(before: &Reading, after: &Reading) -> Top {
     let (b, a) = (&before.counters, &after.counters);
@@ -63,7 +72,12 @@ pub fn between(before: &Reading, after: &Reading) -> Top {
         forwarded_pps: rate(|c| c.forwarded),
         dropped_pps: rate(|c| c.dropped),
         punted_pps: punted,
-        fast_share: if rx > 0.0 { (fast - punted).max(0.0) / rx * 100.0 } else { 0.0 },
+        fast_share: share_of((fast - punted).max(0.0), rx),
+        flow_cache: FlowCacheUse {
+            hit_percent: share_of(rate(|c| c.flow_hits), rx),
+            fills: rate(|c| c.flow_fills),
+            evictions: rate(|c| c.flow_evictions),
+        },
         drops: rates(&b.total.drops, &a.total.drops, seconds),
         punts: rates(&b.fast.punts, &a.fast.punts, seconds),
         tenants: tenants(b, a, seconds),
@@ -100,7 +114,7 @@ fn cores(before: &Reading, after: &Reading, seconds: f64) -> Vec<CoreLoad> {
     let received = |counters: &Counters, cpu: u32| {
         counters.slots.iter().find(|s| s.name == format!("cpu{cpu}")).map_or(0, |s| s.rx)
     };
-    let share = |part: u64, all: u64| if all == 0 { 0.0 } else { part as f64 / all as f64 * 100.0 };
+    let share = |part: u64, all: u64| share_of(part as f64, all as f64);
     after
         .cpus
         .iter()
@@ -133,12 +147,15 @@ mod tests {
         c.total.rx = 1000;
         c.fast.rx = 1000;
         c.total.punted = 10;
+        c.total.flow_hits = 900;
+        c.total.flow_evictions = 6;
         c.total.drops.insert("vm_unknown".into(), 4);
         c.tenants.push(TenantCounters { vni: 7, packets: 600, ..Default::default() });
         c.slots.push(SlotCounters { name: "cpu0".into(), rx: 1000, ..Default::default() });
         let top = between(&before, &after);
         assert_eq!((top.rx_pps, top.drops["vm_unknown"], top.tenants[0].pps), (500.0, 2.0, 300.0));
         assert_eq!(top.fast_share, 99.0);
+        assert_eq!(top.flow_cache, FlowCacheUse { hit_percent: 90.0, fills: 0.0, evictions: 3.0 });
         assert_eq!((top.cores[0].busy, top.cores[0].softirq, top.cores[0].pps), (50.0, 30.0, 500.0));
     }
 }

@@ -240,6 +240,20 @@ pub struct Level {
     pub limit: u64,
     /// Share in percent.
     pub percent: f64,
+    /// Of the flow cache: what it did since counting began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flow_cache: Option<FlowCacheUse>,
+}
+
+/// What the flow cache does: since counting began, or in a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FlowCacheUse {
+    /// Share of the packets taken in that it sent on, in percent.
+    pub hit_percent: f64,
+    /// Flows noted.
+    pub fills: f64,
+    /// Flows that gave their place to another one.
+    pub evictions: f64,
 }
 
 /// One next hop of the underlay as the tables have it.
@@ -327,6 +341,9 @@ pub struct Top {
     pub punted_pps: f64,
     /// Share of the packets that the fast path finished, in percent.
     pub fast_share: f64,
+    /// The flow cache, a second.
+    #[serde(default)]
+    pub flow_cache: FlowCacheUse,
     /// Drops a second by reason.
     pub drops: BTreeMap<String, f64>,
     /// Punts a second by reason.

@@ -141,6 +141,11 @@ impl XdpEngine {
         self.memory.clone()
     }
 
+    /// Lines in use of the flow caches when counts were gathered last, and lines there are, of all CPUs together. None: there is none.
+    pub fn flow_cache_level(&self) -> Option<(u64, u64)> {
+        self.memory.flow_caches().level()
+    }
+
     /// The session memory, mapped anew: call it once and share the result.
     pub fn session_memory(&self) -> Result<Arc<BpfSessionMemory>, XdpError> {
         let [root, segments] = SESSIONS;

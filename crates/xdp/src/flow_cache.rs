@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 const CACHE: &str = "tunny_flow_cache";
 const GATHER: &str = "tunny_gather";
@@ -24,6 +25,7 @@ const PIN: &str = "gather-";
 /// The flow caches of the program at hand, and those of programs before it that may still have packets.
 pub(crate) struct FlowCaches {
     own: Option<FlowCache>,
+    used: AtomicU64,
     older: Mutex<Vec<FlowCache>>,
 }
 
@@ -40,12 +42,16 @@ pub fn possible_cpus() -> Result<u32, XdpError> {
     libbpf_rs::num_possible_cpus().map(|n| n as u32).map_err(|e| load_error(&e))
 }
 
-/// Lines of each CPU's flow cache where nobody says how many: one part of 32 of the memory, for all CPUs together, at most 256 MiB each.
-pub fn default_flow_lines() -> u32 {
+/// Lines of each flow cache where nobody says how many: one part of 32 of the memory for all of them together, at most 2 GiB together (flows
+/// spread over CPUs, and each GiB takes a second to make) and 256 MiB each. None where less than 1 MiB would be left for each.
+pub fn default_flow_lines(caches: u32) -> u32 {
     let memory = nix::sys::sysinfo::sysinfo().map_or(0, |info| info.ram_total());
-    let cpus = u64::from(possible_cpus().unwrap_or(1).max(1));
-    let bytes = (memory / 32 / cpus).min(256 << 20);
-    (bytes / u64::from(LINE_BYTES)) as u32
+    default_flow_mib(memory, caches) * ((1 << 20) / LINE_BYTES)
+}
+
+fn default_flow_mib(memory: u64, caches: u32) -> u32 {
+    let all = (memory / 32).min(2 << 30);
+    (all / u64::from(caches.max(1)) >> 20).min(256) as u32
 }
 
 /// Sizes the caches of an object that is not loaded yet, and gives them a salt. `always`: every packet looks there, however few find
@@ -69,9 +75,11 @@ pub(crate) fn size(open: &mut OpenObject, lines: u32, always: bool) -> Result<u3
 /// Makes the caches of a loaded object. `pins`: of this layout; programs before that left counts there tell them.
 pub(crate) fn make(object: &libbpf_rs::Object, chunks: u32, pins: Option<&Path>) -> Result<FlowCaches, XdpError> {
     let older: Vec<FlowCache> = pins.into_iter().flat_map(pinned).collect();
-    older.iter().for_each(FlowCache::gather);
+    for cache in &older {
+        cache.gather();
+    }
     let own = if chunks == 0 { None } else { Some(make_own(object, chunks, pins)?) };
-    Ok(FlowCaches { own, older: Mutex::new(older) })
+    Ok(FlowCaches { own, used: AtomicU64::new(0), older: Mutex::new(older) })
 }
 
 fn make_own(object: &libbpf_rs::Object, chunks: u32, pins: Option<&Path>) -> Result<FlowCache, XdpError> {
@@ -108,27 +116,27 @@ pub(crate) fn pinned(dir: &Path) -> Vec<FlowCache> {
 
 impl FlowCache {
     /// Has all lines tell their counts: each CPU's on that CPU, all CPUs side by side. A CPU on which no thread may run keeps its counts for
-    /// later.
-    pub(crate) fn gather(&self) {
-        let Ok(cpus) = possible_cpus() else { return };
+    /// later. Returns how many lines are in use.
+    pub(crate) fn gather(&self) -> u64 {
+        let Ok(cpus) = possible_cpus() else { return 0 };
         std::thread::scope(|scope| {
-            for cpu in 0..cpus {
-                scope.spawn(move || self.gather_on(cpu));
-            }
-        });
+            let all: Vec<_> = (0..cpus).map(|cpu| scope.spawn(move || self.gather_on(cpu))).collect();
+            all.into_iter().map(|thread| thread.join().unwrap_or(0)).sum()
+        })
     }
 
-    fn gather_on(&self, cpu: u32) {
+    fn gather_on(&self, cpu: u32) -> u64 {
         let mut only = CpuSet::new();
         if only.set(cpu as usize).and_then(|()| sched_setaffinity(Pid::from_raw(0), &only)).is_err() {
-            return;
+            return 0;
         }
-        let (mut frame, mut out) = ([0; 64], [0; 64]);
+        let (mut frame, mut out, mut used) = ([0; 64], [0; 64], 0);
         for chunk in 0..self.chunks {
             frame[..4].copy_from_slice(&chunk.to_ne_bytes());
             let how = sys::How { repeat: 1, ..Default::default() };
-            let _ = sys::run(self.program.as_fd(), &frame, &mut out, how);
+            used += sys::run(self.program.as_fd(), &frame, &mut out, how).map_or(0, |run| u64::from(run.verdict));
         }
+        used
     }
 }
 
@@ -140,8 +148,19 @@ impl FlowCaches {
 
     /// Has all lines tell their counts.
     pub(crate) fn gather(&self) {
-        self.own.iter().for_each(FlowCache::gather);
-        self.older.lock().iter().for_each(FlowCache::gather);
+        if let Some(own) = &self.own {
+            self.used.store(own.gather(), Ordering::Relaxed);
+        }
+        self.older.lock().iter().for_each(|cache| {
+            cache.gather();
+        });
+    }
+
+    /// Lines in use when counts were gathered last, and lines there are, of all CPUs together. None: the program has no cache.
+    pub(crate) fn level(&self) -> Option<(u64, u64)> {
+        let own = self.own.as_ref()?;
+        let lines = u64::from(own.chunks) * u64::from(possible_cpus().unwrap_or(1)) * u64::from(FLOW_CHUNK_LINES);
+        Some((self.used.load(Ordering::Relaxed), lines))
     }
 
     /// No port runs an older program any more: when no packet is in one (`grace`), their caches tell what they have, and go.
@@ -155,5 +174,17 @@ impl FlowCaches {
             cache.gather();
             let _ = cache.pin.map(fs::remove_file);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::default_flow_mib;
+
+    #[test]
+    fn the_default_size_is_a_small_part_of_the_memory() {
+        let of = |gib: u64, caches| default_flow_mib(gib << 30, caches);
+        assert_eq!([of(24, 2), of(4, 2), of(1, 4), of(512, 128), of(0, 0)], [256, 64, 8, 16, 0]);
+        assert_eq!(default_flow_mib(64 << 20, 4), 0);
     }
 }

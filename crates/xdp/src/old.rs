@@ -107,7 +107,9 @@ impl OldTables {
 
     /// Has the flow caches of programs over these tables tell their counts. Before counts of VPCs and VMs are read.
     pub fn gather(&self) {
-        self.flow_caches.iter().for_each(FlowCache::gather);
+        for cache in &self.flow_caches {
+            cache.gather();
+        }
     }
 
     fn word(mapping: &Mapping, offset: usize, end: usize) -> Option<u64> {

@@ -65,6 +65,7 @@ impl Drop for Region {
 pub fn options(name: &str) -> Options {
     Options {
         suffix: format!("{name}{}", std::process::id()),
+        flow_cache: "4".into(),
         quiet: true,
         seconds: 1,
         ..Options::new(PathBuf::from(env!("CARGO_BIN_EXE_tunny")))
