@@ -70,29 +70,49 @@ __noinline int tunny_cached(struct xdp_md *ctx)
 {
 	struct flow_miss *miss = map_value(&tunny_flow_misses, 0);
 	const struct tunny_root *root = map_value(&tunny_root, 0);
-	__u32 cpu = cpu_number(), vni, src, dst, udp, bytes, to_vni, kind, meters;
+	__u32 cpu = cpu_number(), at, vni, src, dst, udp, bytes, to_vni, kind, meters;
 	struct tunny_stats *stats = map_value(&tunny_stats, cpu);
 	void *p = front(ctx);
-	struct tunny_flow_line *line;
+	struct tunny_flow_line *line, *other;
 	struct cached_session s;
 	struct egress out;
 	__u64 addresses, rest, versions, all, hash;
 	int reason;
 
-	if (!miss || !root || !stats || cpu >= tunny_flow.cpus)
+	if (!miss || !root || !stats || cpu >= tunny_flow.cpus || READ_ONCE(root->magic) != TUNNY_ROOT_MAGIC ||
+	    root->options & (TUNNY_OPT_DSCP_UNIFORM | TUNNY_OPT_UDP4_CHECKSUM | TUNNY_OPT_INLINE | 0xffULL << TUNNY_OPT_SAMPLE_SHIFT))
 		return 0;
 	if (p + OUTER_UDP + UDP_BYTES > behind(ctx))
 		return 0;
+	if (load_be32(p + OUTER_IP + 16) != root->vtep4)
+		return READ_ONCE(root->public_roots) ? PASS : 0;
+	if (p + INNER_L4 + 8 > behind(ctx))
+		return 0;
+	/*
+	 * Both places are read before anything is checked: they come from memory while the headers are looked at. What is found counts only once
+	 * the packet has turned out to be of the shape.
+	 */
+	vni = load_be32(p + OUTER_UDP + UDP_BYTES + 4) >> 8;
+	addresses = addresses_of(p + INNER_IP);
+	rest = *(__u8 *)(p + INNER_IP + 9);
+	rest = (__u64)vni << TUNNY_FLOW_VNI_SHIFT | rest << TUNNY_FLOW_PROTOCOL_SHIFT |
+	       (rest == IPPROTO_TCP || rest == IPPROTO_UDP || rest == IPPROTO_SCTP ? load32(p + INNER_L4) : 0);
+	hash = flow_place(addresses, rest) | 1;
+	line = flow_pair(cpu, hash);
+	if (!line)
+		return 0;
+	at = flow_probable(line, rest);
+	other = line + (at ^ 1);
+	line += at;
+	touch_record(line);
+	src = load_be32(p + INNER_IP + 12);
+	dst = load_be32(p + INNER_IP + 16);
+	versions = READ_ONCE(root->flow_version) + flow_versions(root, vni, dst);
 	bytes = behind(ctx) - p;
 	/* Beyond 1,024 bytes there may be a second buffer. */
 	if (bytes > 1024 && buffers_bytes(ctx) != bytes)
 		return 0;
-	if (root->options & (TUNNY_OPT_DSCP_UNIFORM | TUNNY_OPT_UDP4_CHECKSUM | TUNNY_OPT_INLINE | 0xffULL << TUNNY_OPT_SAMPLE_SHIFT) ||
-	    READ_ONCE(root->magic) != TUNNY_ROOT_MAGIC)
-		return 0;
-	if (load_be32(p + OUTER_IP + 16) != root->vtep4)
-		return READ_ONCE(root->public_roots) ? PASS : 0;
-	if (p + INNER_L4 + 8 > behind(ctx) || !plain_shape(root, p, bytes) || !udp_checks(ctx, p))
+	if (!plain_shape(root, p, bytes) || !udp_checks(ctx, p))
 		return 0;
 	p = front(ctx);
 	if (p + INNER_L4 + 8 > behind(ctx))
@@ -101,21 +121,10 @@ __noinline int tunny_cached(struct xdp_md *ctx)
 	/* What is behind the frame goes: that takes a call. */
 	if (udp + OUTER_UDP != bytes)
 		return 0;
-	vni = load_be32(p + OUTER_UDP + UDP_BYTES + 4) >> 8;
-	src = load_be32(p + INNER_IP + 12);
-	dst = load_be32(p + INNER_IP + 16);
-	addresses = addresses_of(p + INNER_IP);
-	rest = *(__u8 *)(p + INNER_IP + 9);
-	rest = (__u64)vni << TUNNY_FLOW_VNI_SHIFT | rest << TUNNY_FLOW_PROTOCOL_SHIFT |
-	       (rest == IPPROTO_TCP || rest == IPPROTO_UDP || rest == IPPROTO_SCTP ? load32(p + INNER_L4) : 0);
-	hash = flow_place(addresses, rest) | 1;
-	line = flow_line(cpu, hash, hash >> 1 & 1);
-	if (!line)
-		return 0;
-	versions = READ_ONCE(root->flow_version) + flow_versions(root, vni, dst);
+	/* Two flows may have the second word of their keys in common. */
 	if (!flow_is(line, hash, addresses, rest)) {
-		line = flow_line(cpu, hash, ~hash >> 1 & 1);
-		if (!line || !flow_is(line, hash, addresses, rest)) {
+		line = other;
+		if (!flow_is(line, hash, addresses, rest)) {
 			flow_wasted(miss);
 			goto miss;
 		}
@@ -135,7 +144,7 @@ __noinline int tunny_cached(struct xdp_md *ctx)
 			return out.action;
 		goto miss;
 	}
-	if (!leaves_by(ctx, line, udp + IPV4_BYTES, &out) || (kind && !pair_holds(ctx, p + INNER_L4, line, vni, to_vni, &s)))
+	if (!leaves_by(ctx, nexthop_of(line), udp + IPV4_BYTES, &out) || (kind && !pair_holds(ctx, p + INNER_L4, line, vni, to_vni, &s)))
 		goto miss;
 	if (kind)
 		session_takes(s.record, s.state, s.tcp, &s.segment, load_be16(p + INNER_IP + 2), src > dst);

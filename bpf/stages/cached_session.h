@@ -126,6 +126,18 @@ static __always_inline int cached_drop(const struct tunny_flow_line *line, struc
 	return -reason;
 }
 
+/* Begins to read the record of a session's line, which will be asked for much later. */
+static __always_inline void touch_record(const struct tunny_flow_line *line)
+{
+	struct tunny_session_record *record;
+
+	if (!flow_kind(line))
+		return;
+	record = session_line(line->addresses >> TUNNY_FLOW_RECORD_SHIFT & TUNNY_SESSION_SLOT_LINE);
+	if (record)
+		READ_ONCE(record->state);
+}
+
 /* How a line's packet leaves. */
 struct egress {
 	__u64 dmac;
@@ -133,11 +145,14 @@ struct egress {
 	int action;
 };
 
-/* 0: no packet of so many bytes can leave by the line's next hop, as far as is known here. */
-static __always_inline int leaves_by(struct xdp_md *ctx, const struct tunny_flow_line *line, __u32 bytes, struct egress *out)
+static __always_inline struct tunny_nexthop *nexthop_of(const struct tunny_flow_line *line)
 {
-	struct tunny_nexthop *hop = line_at(line->nexthop & TUNNY_ROOT_LINE_MASK);
+	return line_at(line->nexthop & TUNNY_ROOT_LINE_MASK);
+}
 
+/* 0: no packet of so many bytes can leave by a next hop, as far as is known here. */
+static __always_inline int leaves_by(struct xdp_md *ctx, const struct tunny_nexthop *hop, __u32 bytes, struct egress *out)
+{
 	if (!hop)
 		return 0;
 	out->dmac = READ_ONCE(hop->dmac);
@@ -205,7 +220,7 @@ __noinline int tunny_cached_out(struct xdp_md *ctx, struct tunny_flow_line *line
 	total = load_be16(ip + 2);
 	s.tcp = *(__u8 *)(ip + 9) == IPPROTO_TCP;
 	/* From here on the packet has nothing behind it. */
-	if (total + INNER_IP - OUTER_UDP != load_be16(p + OUTER_UDP + 4) || !leaves_by(ctx, line, total, &out))
+	if (total + INNER_IP - OUTER_UDP != load_be16(p + OUTER_UDP + 4) || !leaves_by(ctx, nexthop_of(line), total, &out))
 		return 0;
 	key.w[0] = __builtin_bswap32(line->vni & 0xffffff);
 	key.w[0] = key.w[0] >> 8 << 40 | (__u64)*(__u8 *)(ip + 9) << 32 | load_be32(ip + 12);
@@ -238,10 +253,12 @@ static __always_inline struct tunny_flow_line *line_in(const struct tunny_root *
 {
 	__u64 addresses = addresses_of(ip), rest = (__u64)*(__u8 *)(ip + 9) << TUNNY_FLOW_PROTOCOL_SHIFT | load32(ip + IPV4_BYTES);
 	__u64 hash = flow_place(addresses, rest) | 1, versions = READ_ONCE(root->flow_version);
-	struct tunny_flow_line *line = flow_line(cpu_number(), hash, hash >> 1 & 1);
+	struct tunny_flow_line *line = flow_pair(cpu_number(), hash);
+	__u32 at = line ? flow_probable(line, rest) : 0;
 
-	if (line && !flow_is(line, hash, addresses, rest))
-		line = flow_line(cpu_number(), hash, ~hash >> 1 & 1);
+	/* Two flows may have the second word of their keys in common. */
+	if (line)
+		line += flow_is(line + at, hash, addresses, rest) ? at : at ^ 1;
 	miss->place = hash;
 	miss->addresses = addresses;
 	miss->rest = rest;
@@ -281,7 +298,7 @@ __noinline int tunny_cached_in(struct xdp_md *ctx)
 	    !ipv4_checks(ip))
 		return 0;
 	line = line_in(root, ip, miss);
-	if (!line || !leaves_by(ctx, line, total + INNER_IP - ETH_BYTES, &out))
+	if (!line || !leaves_by(ctx, nexthop_of(line), total + INNER_IP - ETH_BYTES, &out))
 		return 0;
 	ports = load_be32(l4);
 	key.outer = 1;

@@ -69,10 +69,10 @@ __noinline int tunny_flow_note(void)
 	if (!miss || !stats)
 		return 0;
 	hash = miss->place;
-	line = flow_line(slot, hash, 0);
-	other = flow_line(slot, hash, 1);
-	if (!line || !other)
+	line = flow_pair(slot, hash);
+	if (!line)
 		return 0;
+	other = line + 1;
 	luck = stats->rx * TUNNY_HASH_MUL_A >> 32;
 	/* Its own, else an empty one, else in one of some packets either. */
 	if (flow_is(other, hash, miss->addresses, miss->rest) ||

@@ -113,18 +113,31 @@ static __always_inline struct tunny_flow_line *flow_chunk(__u32 cpu, __u32 numbe
 	return chunk ? chunk + flow_chunk_skip() : NULL;
 }
 
-/* One of the two places of a flow in a CPU's cache, which are numbers 0 and 1. NULL: there is none. */
-static __always_inline struct tunny_flow_line *flow_line(__u32 cpu, __u64 hash, __u32 number)
+/* The two places of a flow in a CPU's cache. NULL: there are none. */
+static __always_inline struct tunny_flow_line *flow_pair(__u32 cpu, __u64 hash)
 {
 	struct tunny_flow_line *lines = flow_chunk(cpu, tunny_bucket_of(hash, tunny_flow.chunks));
-	__u32 at = 2 * tunny_bucket_of(hash << 32, TUNNY_FLOW_CHUNK_LINES / 2) | number;
+	__u32 pair = tunny_bucket_of(hash << 32, TUNNY_FLOW_CHUNK_LINES / 2);
 
 	if (!lines)
 		return NULL;
-	OPAQUE(at);
-	if (at >= TUNNY_FLOW_CHUNK_LINES)
+	OPAQUE(pair);
+	if (pair >= TUNNY_FLOW_CHUNK_LINES / 2)
 		return NULL;
-	return lines + at;
+	return lines + 2 * pair;
+}
+
+/*
+ * Which of its two places a flow probably has: the second only if its second word stands there and not in the first. That is computed and not
+ * branched on: both lines come from memory at once, and a branch guessed wrongly would throw away what the processor has done meanwhile.
+ */
+static __always_inline __u32 flow_probable(const struct tunny_flow_line *pair, __u64 rest)
+{
+	__u64 first = READ_ONCE(pair[0].rest) ^ rest, second = READ_ONCE(pair[1].rest) ^ rest;
+	__u32 at = (first | -first) >> 63 & ~((second | -second) >> 63);
+
+	OPAQUE(at);
+	return at & 1;
 }
 
 static __always_inline __u32 flow_kind(const struct tunny_flow_line *line)
