@@ -46,7 +46,7 @@ impl Connection {
 }
 
 /// The n-th connection of the region: a function of n.
-fn connection(workload: &Workload, n: u32) -> Connection {
+pub(crate) fn connection(workload: &Workload, n: u32) -> Connection {
     let (vms, each) = (workload.vms.len() as u32, workload.vms.len() as u32 / workload.vpcs);
     let (from, turn) = (n % vms, n / vms);
     let to = from / each * each + (from % each + 1 + turn % (each - 1)) % each;
@@ -261,7 +261,7 @@ fn fill_tcp(
 }
 
 /// A data packet of a TCP connection.
-fn write_tcp(c: &Connection, slot: &mut [u8], sender: usize) {
+pub(crate) fn write_tcp(c: &Connection, slot: &mut [u8], sender: usize) {
     c.write(slot, sender, 0);
     slot[73] = 6;
     // The IPv4 header's checksum, for another protocol by six less than eleven.
@@ -276,7 +276,7 @@ fn write_tcp(c: &Connection, slot: &mut [u8], sender: usize) {
 }
 
 /// A tracker of `count` TCP or UDP connections on a node.
-fn tracked(
+pub(crate) fn tracked(
     context: &Context,
     node: &mut BpfNode,
     workload: &Workload,

@@ -6,7 +6,7 @@
 //! wide one that the measured connections meet. None hides another, as `validate` demands.
 use crate::newconn::aim;
 use crate::user::{forward_staged, BATCH, BUFFER};
-use crate::workload::{Workload, FIRST_VNI, PACKET_SLOT};
+use crate::workload::{Vm, Workload, FIRST_VNI, PACKET_SLOT};
 use crate::{cpu, report, setup, snapshot, Context, Error, Goal, Report};
 use abi::Vni;
 use conntrack::nat::Translator;
@@ -17,6 +17,7 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Instant;
+use tables::Writer;
 
 pub(crate) const GROUPS: u32 = 100;
 const VMS: u32 = 100;
@@ -85,10 +86,10 @@ pub(crate) fn all_rules() -> String {
     (0..GROUPS).map(|g| document(g, &rules(g, GROUP_RULES_MAX as u32))).collect()
 }
 
-fn specs() -> Result<Vec<Arc<GroupSpec>>, Error> {
+fn specs(each: usize) -> Result<Vec<Arc<GroupSpec>>, Error> {
     let parse = |r: String| r.parse::<Rule>().map_err(Error::failed("a rule"));
     let group = |g: u32| {
-        let rules = rules(g, GROUP_RULES_MAX as u32).into_iter().map(parse).collect::<Result<_, _>>()?;
+        let rules = rules(g, each as u32).into_iter().map(parse).collect::<Result<_, _>>()?;
         Ok(Arc::new(GroupSpec { name: format!("g{g}").into(), rules }))
     };
     (0..GROUPS).map(group).collect()
@@ -114,7 +115,7 @@ fn members(workload: &Workload) -> Vec<(Vni, Arc<Vec<Member>>)> {
 /// `filter-compile`.
 pub fn filter_compile(context: &Context) -> Result<Report, Error> {
     context.say("filter-compile: 1M rules");
-    let (specs, members) = (specs()?, members(&region(context)));
+    let (specs, members) = (specs(GROUP_RULES_MAX)?, members(&region(context)));
     let mut samples = Vec::new();
     for n in 0..context.samples {
         context.say(&format!("filter-compile: sample {} of {}", n + 1, context.samples));
@@ -152,46 +153,63 @@ pub fn filter_compile(context: &Context) -> Result<Report, Error> {
     Ok(report)
 }
 
+/// Tables and trackers of the region under groups of `rules` rules, for so many connections.
+pub(crate) fn under_groups(
+    workload: &Workload,
+    rules: usize,
+    connections: u32,
+    salt: u64,
+) -> Result<(Writer, Arc<Connections>), Error> {
+    let (mut writer, _) = setup::heap(workload)?;
+    for vpc in 0..GROUPS {
+        writer.set_policy(Vni(FIRST_VNI + vpc), abi::POLICY_FILTER);
+    }
+    let memory: Arc<dyn SessionMemory> = Arc::new(HeapMemory::new().map_err(Error::io("reserving session memory"))?);
+    let tenant = TenantLimits { sessions: connections, vm_sessions: connections, half_open: connections };
+    let options = Options { sessions: connections + 1024, initial: connections, salt, tenant, ..Options::default() };
+    let tracker = Tracker::new(memory, options, 1).map_err(Error::failed("making the tracker"))?;
+    let nat = Arc::new(Connections::new(Arc::new(tracker), Arc::new(Translator::new(1)), Default::default(), None));
+    nat.set_filter(Arc::new(Filter::new(&compiled(&specs(rules)?), &members(workload), &Filter::default())));
+    Ok((writer, nat))
+}
+
+/// Writes the first packets of connections from `first` on into slots, to this port. Neighbours in time are of different VMs, each with a
+/// mate of its VPC.
+pub(crate) fn stage(workload: &Workload, packets: &[u8], staged: &mut [u8], first: u32, port: u16) {
+    let vms = workload.vms.len() as u32;
+    for (n, slot) in (first..).zip(staged.chunks_exact_mut(PACKET_SLOT)) {
+        let from = n % vms;
+        slot.copy_from_slice(&packets[from as usize * PACKET_SLOT..][..PACKET_SLOT]);
+        aim(slot, mate(workload, from).address, 1024 + (n / vms) as u16, port);
+    }
+}
+
+fn mate(workload: &Workload, n: u32) -> Vm {
+    workload.vms[(n / VMS * VMS + (n + 1) % VMS) as usize]
+}
+
 /// `filter-first`.
 pub fn filter_first(context: &Context) -> Result<Report, Error> {
     let workload = region(context);
     let all = EACH * (context.samples as u32 + 1);
     context.say(&format!("filter-first: {all} connections under 1M rules"));
-    let (mut writer, _) = setup::heap(&workload)?;
-    for vpc in 0..GROUPS {
-        writer.set_policy(Vni(FIRST_VNI + vpc), abi::POLICY_FILTER);
-    }
-    let memory: Arc<dyn SessionMemory> = Arc::new(HeapMemory::new().map_err(Error::io("reserving session memory"))?);
-    let tenant = TenantLimits { sessions: all, vm_sessions: all, half_open: all };
-    let options = Options { sessions: all + 1024, initial: all, salt: context.seed, tenant, ..Options::default() };
-    let tracker = Tracker::new(memory, options, 1).map_err(Error::failed("making the tracker"))?;
-    let nat = Arc::new(Connections::new(Arc::new(tracker), Arc::new(Translator::new(1)), Default::default(), None));
-    nat.set_filter(Arc::new(Filter::new(&compiled(&specs()?), &members(&workload), &Filter::default())));
+    let (writer, nat) = under_groups(&workload, GROUP_RULES_MAX, all, context.seed)?;
     let mut gateway = Gateway::with_connections(writer.tables(), writer.tables().slots().1, nat.clone());
     let packets = workload.packets_from_each(context.seed);
     cpu::pin(0, cpu::count() - 1).map_err(Error::io("pinning the worker"))?;
     let vms = workload.vms.len() as u32;
     let mut staged = vec![0u8; EACH as usize * PACKET_SLOT];
     let mut buffers = vec![0u8; BATCH * BUFFER];
-    // Neighbours in time are of different VMs, each with a mate of its VPC.
-    let mate = |n: u32| workload.vms[(n / VMS * VMS + (n + 1) % VMS) as usize];
-    let stage = |staged: &mut [u8], first: u32, port: u16| {
-        for (n, slot) in (first..).zip(staged.chunks_exact_mut(PACKET_SLOT)) {
-            let from = n % vms;
-            slot.copy_from_slice(&packets[from as usize * PACKET_SLOT..][..PACKET_SLOT]);
-            aim(slot, mate(from).address, 1024 + (n / vms) as u16, port);
-        }
-    };
     let (mut rates, mut refusals, mut lookups) = (vec![], vec![], vec![]);
     for sample in 0..=context.samples as u32 {
         context.say(&format!("filter-first: sample {sample} of {}", context.samples));
-        stage(&mut staged, sample * EACH, PORT);
+        stage(&workload, &packets, &mut staged, sample * EACH, PORT);
         let (ns, forwarded) = forward_staged(&mut gateway, &staged, &mut buffers);
         if forwarded != EACH {
             let why = format!("{forwarded} of {EACH} first packets were forwarded");
             return Err(Error::Failed { what: "filter-first".into(), why });
         }
-        stage(&mut staged, sample * EACH, DENIED);
+        stage(&workload, &packets, &mut staged, sample * EACH, DENIED);
         let (refused_ns, forwarded) = forward_staged(&mut gateway, &staged, &mut buffers);
         if forwarded != 0 {
             return Err(Error::Failed {
@@ -200,10 +218,13 @@ pub fn filter_first(context: &Context) -> Result<Report, Error> {
             });
         }
         let (rules, begin) = (nat.rules(), cpu::thread_time());
-        let side =
-            |v: crate::workload::Vm| Side { vni: Some(Vni(v.vni)), addr: IpAddr::V4(Ipv4Addr::from_bits(v.address)) };
+        let side = |v: Vm| Side { vni: Some(Vni(v.vni)), addr: IpAddr::V4(Ipv4Addr::from_bits(v.address)) };
         let evaluated = |n: u32| {
-            rules.judge(side(workload.vms[(n % vms) as usize]), side(mate(n % vms)), filter::service(17, PORT))
+            rules.judge(
+                side(workload.vms[(n % vms) as usize]),
+                side(mate(&workload, n % vms)),
+                filter::service(17, PORT),
+            )
         };
         let allowed = (0..EACH).filter(|n| evaluated(*n).deny.is_none()).count();
         let lookup_ns = cpu::thread_time() - begin;

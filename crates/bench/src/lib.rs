@@ -11,6 +11,7 @@ pub mod chip_model;
 pub mod classify;
 pub mod compact;
 pub mod completion;
+pub mod cores;
 pub mod cpu;
 pub mod delay;
 pub mod drive;

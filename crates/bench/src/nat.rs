@@ -25,14 +25,14 @@ static NATDRIVE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/natdrive.o"))
 const PUBLIC: u32 = 0xcb00_7100;
 const PORTS: u32 = 60_000;
 /// Bytes of the frames outwards (in a tunnel) and inwards (plain).
-const OUTWARD: usize = 114;
+pub(crate) const OUTWARD: usize = 114;
 const INWARD: usize = 64;
 const NOW: u64 = 1_000_000_000_000;
 const XDP_TX: u32 = 3;
 
 /// One session of the workload.
 #[derive(Clone, Copy)]
-struct Flow {
+pub(crate) struct Flow {
     vm: Vm,
     vm_port: u16,
     public: u32,
@@ -43,7 +43,7 @@ struct Flow {
 const REMOTE_PORT: u16 = 443;
 
 /// The n-th session: VM, public endpoint and remote address are functions of n.
-fn flow(workload: &Workload, n: u32) -> Flow {
+pub(crate) fn flow(workload: &Workload, n: u32) -> Flow {
     let vms = workload.vms.len() as u32;
     Flow {
         vm: workload.vms[(n % vms) as usize],
@@ -78,7 +78,7 @@ fn ethernet(dst: u64, src: u64, out: &mut Vec<u8>) {
 }
 
 /// The session's next packet from the VM, in its tunnel.
-fn outward(f: &Flow) -> Vec<u8> {
+pub(crate) fn outward(f: &Flow) -> Vec<u8> {
     let mut inner = Vec::new();
     ethernet(GATEWAY_MAC, f.vm.mac, &mut inner);
     udp(f.vm.address, f.remote, (f.vm_port, REMOTE_PORT), OUTWARD - 50 - 14 - 28, &mut inner);
@@ -102,7 +102,7 @@ fn inward(f: &Flow) -> Vec<u8> {
     out
 }
 
-fn slots(frames: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
+pub(crate) fn slots(frames: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
     let mut all = Vec::with_capacity(PACKETS * PACKET_SLOT);
     for frame in frames {
         all.extend(&frame);
@@ -112,21 +112,25 @@ fn slots(frames: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
 }
 
 /// The driver of frames that change their length.
-struct NatDriver {
+pub(crate) struct NatDriver {
     object: Object,
     state: Mapping,
     packets: Mapping,
 }
 
 impl NatDriver {
-    fn new() -> Result<NatDriver, Error> {
+    pub(crate) fn new() -> Result<NatDriver, Error> {
         let object = Object::load("tunny_natdrive", NATDRIVE, &[], &[])?;
         let state = Mapping::new(object.map("drive_states")?, 4096)?;
         let packets = Mapping::new(object.map("packets")?, PACKETS * PACKET_SLOT)?;
         Ok(NatDriver { object, state, packets })
     }
 
-    fn load(&self, packets: &[u8], bytes: usize) {
+    pub(crate) fn program(&self, name: &str) -> Result<BorrowedFd<'_>, Error> {
+        Ok(self.object.program(name)?)
+    }
+
+    pub(crate) fn load(&self, packets: &[u8], bytes: usize) {
         let count = packets.len() / PACKET_SLOT;
         assert!(count.is_power_of_two() && count <= PACKETS);
         // SAFETY: the mapping holds PACKETS slots, the state six words; no program runs meanwhile.
@@ -140,7 +144,7 @@ impl NatDriver {
     }
 
     /// ns a packet of CPU time.
-    fn time(&self, program: BorrowedFd, bytes: usize, runs: u32) -> Result<f64, Error> {
+    pub(crate) fn time(&self, program: BorrowedFd, bytes: usize, runs: u32) -> Result<f64, Error> {
         let fd = program.as_raw_fd() as u32;
         map_update(self.object.map("under_test")?, &0u32.to_ne_bytes(), &fd.to_ne_bytes())?;
         let (frame, mut out) = (vec![0u8; bytes], [0u8; 512]);
@@ -206,7 +210,7 @@ impl Drive for OneWay<'_> {
     }
 
     fn idle(&self, packets: usize) -> Result<f64, Error> {
-        self.driver.time(self.driver.object.program("nat_nothing")?, self.bytes, packets as u32)
+        self.driver.time(self.driver.program("nat_nothing")?, self.bytes, packets as u32)
     }
 }
 

@@ -18,8 +18,8 @@ use std::sync::Arc;
 use tables::{Commit, Prefix, PublicPrefix, Route, RoutesChange, Target, TenantChange, Writer};
 use wire::{ipv4, tcp};
 
-const VPCS: u32 = 1000;
-const VMS: u32 = 10;
+pub(crate) const VPCS: u32 = 1000;
+pub(crate) const VMS: u32 = 10;
 /// Connections of a sample.
 const EACH: u32 = 400_000;
 /// TCP handshakes of a sample.
@@ -28,7 +28,7 @@ const HANDSHAKES: u32 = 64_000;
 const FIRST_PUBLIC: u32 = 0x6440_0000;
 
 /// A gateway whose VPCs go to the Internet over one pool of 65,536 addresses.
-fn internet(workload: &Workload, connections: u32, salt: u64) -> Result<(Writer, Arc<Connections>), Error> {
+pub(crate) fn internet(workload: &Workload, connections: u32, salt: u64) -> Result<(Writer, Arc<Connections>), Error> {
     let (mut writer, _) = setup::heap(workload)?;
     let route = Route { prefix: Prefix::new_assert(Ipv4Addr::UNSPECIFIED.into(), 0), target: Target::Internet };
     let tenants = (0..VPCS).map(|vpc| TenantChange {
@@ -82,6 +82,15 @@ fn first_packet(frame: &mut [u8], n: u32) {
     let remote = 0x0800_0000 | (abi::hash1(n.into(), 3) >> 40) as u32;
     let same = u16::from_be_bytes([frame[86], frame[87]]);
     aim(frame, remote, port, same);
+}
+
+/// Writes the first packets of connections from `first` on into slots. Neighbours in time are of different VMs.
+pub(crate) fn stage(packets: &[u8], staged: &mut [u8], first: u32) {
+    for (n, slot) in (first..).zip(staged.chunks_exact_mut(PACKET_SLOT)) {
+        let from = n % (VPCS * VMS);
+        slot.copy_from_slice(&packets[from as usize * PACKET_SLOT..][..PACKET_SLOT]);
+        first_packet(slot, n);
+    }
 }
 
 /// Gives the inner packet of a frame another destination and other ports.
@@ -196,13 +205,8 @@ pub fn new_connections(context: &Context) -> Result<Report, Error> {
     let mut buffers = vec![0u8; BATCH * BUFFER];
     for sample in 0..=context.samples {
         context.say(&format!("new-connections: sample {sample} of {}", context.samples));
-        for slot in staged.chunks_exact_mut(PACKET_SLOT) {
-            // Neighbours in time are of different VMs.
-            let from = next % (VPCS * VMS);
-            slot.copy_from_slice(&packets[from as usize * PACKET_SLOT..][..PACKET_SLOT]);
-            first_packet(slot, next);
-            next += 1;
-        }
+        stage(&packets, &mut staged, next);
+        next += EACH;
         let (ns, forwarded) = forward_staged(&mut gateway, &staged, &mut buffers);
         if forwarded != EACH {
             let why = format!("{forwarded} of {EACH} first packets were forwarded");

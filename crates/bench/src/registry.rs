@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The benches by name. Names stay: results of different versions are compared by them.
 use crate::{
-    agent, chip_model, classify, compact, completion, cpu, delay, drive, filter, filter_change, filter_rules,
+    agent, chip_model, classify, compact, completion, cores, cpu, delay, drive, filter, filter_change, filter_rules,
     isolation, latency, load, lookups, masquerade, nat, natshare, netfilter, newconn, ovs_lookup, ovs_trace, peers,
     rule_change, sessions, user, Context, Error, Report,
 };
@@ -111,6 +111,13 @@ pub const BENCHES: &[Bench] = &[
         what: "the Rust path on one core with 16M VM entries",
         group: Group::Own,
         run: user::user_gateway_16m,
+    },
+    Bench {
+        name: "cores",
+        unit: "ratio",
+        what: "packets of two CPUs together ÷ of one, the least of XDP and Rust between VMs, with NAT, under security groups",
+        group: Group::Own,
+        run: cores::cores,
     },
     Bench {
         name: "table-load",
