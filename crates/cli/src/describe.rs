@@ -7,7 +7,7 @@ use controller::types::Description;
 use node::client::escape;
 use std::process::ExitCode;
 
-/// Show an object of a region, when it changed last, and on each node that should have it whether it is installed.
+/// Show an object of a region, when it changed last, and on each node that should have it whether it is installed, and found in the memory of its tables.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Kind, as in the documents, in lower case.
@@ -25,11 +25,18 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let nodes = found.nodes.iter().map(|n| {
-        vec![n.node.clone(), n.cluster.clone(), n.since.to_string(), n.installed.to_string(), n.state.clone()]
+        vec![
+            n.node.clone(),
+            n.cluster.clone(),
+            n.since.to_string(),
+            n.installed.to_string(),
+            n.verified.to_string(),
+            n.state.clone(),
+        ]
     });
     let nodes = match found.nodes.is_empty() {
         true => "no node needs it\n".to_string(),
-        false => table(&["node", "cluster", "intent", "installed", "state"], nodes),
+        false => table(&["node", "cluster", "intent", "installed", "verified", "state"], nodes),
     };
     let text = format!("{}\nrevision   {}\n\n{nodes}", output::yaml(&found.object).trim_end(), found.revision);
     output::print(&text)?;

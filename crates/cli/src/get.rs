@@ -376,8 +376,8 @@ fn status(s: &Status) -> String {
     if let Some(c) = &s.controller {
         let there = if c.connected { "" } else { ", NOT THERE" };
         text.push_str(&format!(
-            "controller {}{there}: node {} of cluster {}, revision {}\n",
-            c.url, c.node, c.cluster, c.revision
+            "controller {}{there}: node {} of cluster {}, revision {}, verified {}\n",
+            c.url, c.node, c.cluster, c.revision, c.verified
         ));
     }
     for warning in &s.warnings {

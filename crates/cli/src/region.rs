@@ -79,13 +79,14 @@ fn nodes_text(nodes: &[NodeView]) -> String {
             n.state.clone(),
             n.intent.to_string(),
             n.installed.to_string(),
+            n.verified.to_string(),
             n.version.clone(),
             n.address.clone(),
             seen,
-            format!("{drift}{}", n.errors.join("; ")),
+            format!("{drift}{}", [&n.faults[..], &n.errors[..]].concat().join("; ")),
         ]
     };
-    let headers = ["node", "cluster", "state", "intent", "installed", "version", "address", "seen", "note"];
+    let headers = ["node", "cluster", "state", "intent", "installed", "verified", "version", "address", "seen", "note"];
     fitting(&headers, nodes.iter().map(row).collect())
 }
 

@@ -159,9 +159,14 @@ impl Region {
         }
     }
 
+    /// Waits until nodes hold what they should, and have found it in their tables.
     fn wait_for_current(&self, names: &[&str]) {
         self.wait_for("current", |nodes| {
-            let current = |n: &&Value| n["state"] == "current" && names.iter().any(|name| n["name"] == *name);
+            let current = |n: &&Value| {
+                n["state"] == "current"
+                    && n["verified"] == n["installed"]
+                    && names.iter().any(|name| n["name"] == *name)
+            };
             nodes.iter().filter(current).count() == names.len()
         });
     }
@@ -227,7 +232,7 @@ fn nodes_follow_their_clusters_whatever_dies() {
         .iter()
         .map(|n| (n["node"].as_str().unwrap(), n["state"].as_str().unwrap()))
         .collect();
-    assert_eq!(on, [("a1", "installed"), ("a2", "installed")]);
+    assert_eq!(on, [("a1", "verified"), ("a2", "verified")]);
     // Without the controller nodes stay as they are, and start as they were.
     region.controller.take().unwrap().kill();
     let held = region.held("a1");

@@ -85,7 +85,7 @@ pub const REQUESTS: &[Request] = &[
         ..get("/v1/watch", PEOPLE, "Changes behind a revision, a line an object, without an end. 410: the revision is no longer kept.")
     },
     get("/v1/describe/{kind}/{name}", PEOPLE, "An object, when it changed last, and on which nodes it is installed."),
-    get("/v1/nodes", LOOKERS, "How every node stands: intent, installed."),
+    get("/v1/nodes", LOOKERS, "How every node stands: intent, installed, verified."),
     post("/v1/nodes/{name}/resync", OPERATORS, "A node is sent everything anew: what was changed there by hand goes."),
     Request { query: &[("limit", "integer")], ..get("/v1/events", LOOKERS, "Who changed what, or tried to, the oldest first.") },
     get("/v1/credentials", OPERATORS, "Tokens and certificates that count, without what they open with."),
@@ -96,7 +96,7 @@ pub const REQUESTS: &[Request] = &[
     Request { method: "DELETE", ..get("/v1/credentials/{id}", OPERATORS, "A credential opens nothing any more.") },
     Request { query: STREAM, answer: Answer::Lines, ..get("/v1/stream", NODES, "What a node follows (docs/design/controller.md).") },
     Request {
-        body: Body::Json(&[("installed", "integer"), ("errors", "array"), ("drift", "boolean"), ("version", "string")]),
+        body: Body::Json(&[("installed", "integer"), ("verified", "integer"), ("faults", "array"), ("errors", "array"), ("drift", "boolean"), ("version", "string")]),
         answer: Answer::Nothing,
         ..post("/v1/report", NODES, "How a node stands.")
     },

@@ -202,6 +202,11 @@ impl Controller {
         if after.drift && !before.drift {
             (event.outcome, event.note) = ("drift".into(), "the node was changed by hand (--break-glass)".into());
             self.audit.note(event);
+        } else if after.faults != before.faults {
+            let whole = "the tables are as configured again".to_string();
+            let told = if after.faults.is_empty() { whole } else { after.faults.join("; ") };
+            (event.outcome, event.note) = ("damaged".into(), told);
+            self.audit.note(event);
         } else if after.errors != before.errors && !after.errors.is_empty() {
             (event.outcome, event.note) = ("refused".into(), after.errors.join("; "));
             self.audit.note(event);
@@ -238,8 +243,13 @@ impl Controller {
         let nodes = model.by_name().nodes.values().filter_map(|node| {
             let since = held.iter().find(|h| h.cluster == node.cluster)?.since;
             let view = core.view(&node.name);
-            let state = if view.installed >= since && view.seen_ms > 0 { "installed".into() } else { view.state };
-            Some(OnNode { node: view.name, cluster: view.cluster, since, installed: view.installed, state })
+            let state = match view.seen_ms > 0 {
+                true if view.verified >= since => "verified".into(),
+                true if view.installed >= since => "installed".into(),
+                _ => view.state,
+            };
+            let NodeView { name: node, cluster, installed, verified, .. } = view;
+            Some(OnNode { node, cluster, since, installed, verified, state })
         });
         Ok(Description { nodes: nodes.collect(), object: object.to_json(), revision })
     }

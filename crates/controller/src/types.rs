@@ -82,7 +82,9 @@ pub struct OnNode {
     pub since: u64,
     /// The revision that the node has installed.
     pub installed: u64,
-    /// `installed`, or why not: how the node stands.
+    /// The revision up to which it has found all in its tables.
+    pub verified: u64,
+    /// `verified`, `installed`, or why not: how the node stands.
     pub state: String,
 }
 

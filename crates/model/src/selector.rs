@@ -60,7 +60,10 @@ fn is(value: &Value, text: &str) -> bool {
     match value {
         Value::String(s) => s == text,
         Value::Array(list) => list.iter().any(|v| is(v, text)),
-        other => other.to_string() == text,
+        other => {
+            let shown = other.to_string();
+            shown == text
+        }
     }
 }
 

@@ -53,6 +53,12 @@ pub enum Message {
 pub struct Report {
     /// The revision that is in force here.
     pub installed: u64,
+    /// The revision up to which all that is in force was found in the tables, read back from their memory.
+    #[serde(default)]
+    pub verified: u64,
+    /// What is not there as it is configured.
+    #[serde(default)]
+    pub faults: Vec<String>,
     /// Why the next one is not.
     #[serde(default)]
     pub errors: Vec<String>,

@@ -165,7 +165,13 @@ async fn follow_stream(
     // Why the whole configuration was refused: it is not asked for again before something has changed.
     let mut refused = None;
     loop {
-        let lines = reader.lines().await?;
+        let lines = tokio::select! {
+            lines = reader.lines() => lines?,
+            () = managed.news() => {
+                report(sender, remote, managed).await?;
+                continue;
+            }
+        };
         if lines.is_empty() {
             return Ok(());
         }
@@ -220,12 +226,17 @@ async fn follow_stream(
 
 /// Notes whose node this is. Of another region or cluster nothing that was received counts.
 fn welcome(managed: &Managed, remote: &Remote, region: &str, name: &str, cluster: &str) {
+    let mut other = false;
     managed.note(|f| {
         if f.region != region || f.cluster != cluster {
             f.revision = 0;
+            other = true;
         }
         (f.region, f.cluster, f.node) = (region.into(), cluster.into(), name.into());
     });
+    if other {
+        managed.nothing_verified();
+    }
     if managed.connection(true, "") {
         tracing::info!("following the controller at {} as node {name} of cluster {cluster}", remote.url());
     }

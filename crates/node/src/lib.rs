@@ -51,6 +51,7 @@ pub mod trace;
 pub mod types;
 pub mod upgrade;
 pub mod uplinks;
+pub mod verify;
 mod worker;
 
 pub use error::NodeError;

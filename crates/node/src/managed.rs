@@ -9,9 +9,11 @@ use crate::error::NodeError;
 use crate::service::{sentences, Change, Node};
 use crate::types::{ApplyReport, ControllerView};
 use model::{ConfigError, Documents, Kind, Model};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::sync::Notify;
 
 /// File in the folder of the state.
 const FILE: &str = "controller";
@@ -38,6 +40,10 @@ pub struct Managed {
     url: String,
     file: Option<PathBuf>,
     state: Mutex<(Followed, Outlook)>,
+    /// Wakes who verifies.
+    rush: Condvar,
+    /// There is something to tell the controller.
+    news: Notify,
 }
 
 /// How it goes at present.
@@ -48,6 +54,12 @@ struct Outlook {
     trouble: String,
     /// Why the next revision is not in force.
     errors: Vec<String>,
+    /// The revision up to which all that is in force was found in the tables.
+    verified: u64,
+    /// What is not in the tables as it is configured.
+    faults: Vec<String>,
+    /// Everything is to be looked at, soon.
+    rush: bool,
 }
 
 impl Managed {
@@ -57,7 +69,7 @@ impl Managed {
         // Without a file that can be read everything is asked for anew.
         let text = file.as_ref().and_then(|f| std::fs::read(f).ok());
         let followed = text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
-        Managed { url: url.into(), file, state: Mutex::new((followed, Outlook::default())) }
+        Managed { url: url.into(), file, state: Mutex::new((followed, Outlook::default())), ..Managed::default() }
     }
 
     /// How far it got.
@@ -99,6 +111,9 @@ impl Managed {
         let (followed, outlook) = &*self.state.lock();
         Report {
             installed: followed.revision,
+            // Of another region or cluster it was another one.
+            verified: outlook.verified.min(followed.revision),
+            faults: outlook.faults.clone(),
             errors: outlook.errors.clone(),
             drift: followed.drift,
             version: env!("CARGO_PKG_VERSION").into(),
@@ -113,6 +128,8 @@ impl Managed {
             node: followed.node,
             cluster: followed.cluster,
             revision: followed.revision,
+            verified: outlook.verified.min(followed.revision),
+            faults: outlook.faults,
             drift: followed.drift,
             connected: outlook.connected,
             trouble: outlook.trouble,
@@ -134,7 +151,52 @@ impl Managed {
         });
         let refused =
             view.errors.first().map(|e| format!("what the controller sent cannot be brought into force: {e}"));
-        lost.into_iter().chain(drift).chain(refused).collect()
+        let damaged = view.faults.first().map(|f| format!("what is in the tables is not what is configured: {f}"));
+        lost.into_iter().chain(drift).chain(refused).chain(damaged).collect()
+    }
+
+    /// A look at everything, begun when `revision` was in force, has found these differences.
+    pub(crate) fn verified(&self, revision: u64, faults: Vec<String>) {
+        let outlook = &mut self.state.lock().1;
+        for fault in faults.iter().filter(|f| !outlook.faults.contains(f)) {
+            tracing::error!("what is in the tables is not what is configured: {fault}");
+        }
+        let raised = faults.is_empty() && revision > outlook.verified;
+        if raised || faults != outlook.faults {
+            self.news.notify_one();
+        }
+        outlook.verified = if raised { revision } else { outlook.verified };
+        outlook.faults = faults;
+    }
+
+    /// Revisions that were verified were another region's.
+    pub(crate) fn nothing_verified(&self) {
+        self.state.lock().1.verified = 0;
+    }
+
+    /// A look at what a change has touched, which made `revision` of `before`.
+    fn verified_change(&self, (before, revision): (u64, u64), (faults, all): (Vec<String>, bool)) {
+        let outlook = &mut self.state.lock().1;
+        if faults.is_empty() && all && outlook.verified >= before {
+            outlook.verified = revision;
+        } else {
+            outlook.rush = true;
+            self.rush.notify_one();
+        }
+    }
+
+    /// Waits, or until everything is to be looked at soon: then true.
+    pub(crate) fn wait_for_rush(&self, pause: Duration) -> bool {
+        let mut state = self.state.lock();
+        if !state.1.rush {
+            self.rush.wait_for(&mut state, pause);
+        }
+        std::mem::take(&mut state.1.rush)
+    }
+
+    /// Waits until there is something to tell the controller.
+    pub(crate) async fn news(&self) {
+        self.news.notified().await;
     }
 
     fn refuses(&self) -> NodeError {
@@ -221,10 +283,13 @@ impl Node {
             told
         });
         result?;
+        let before = managed.followed().revision;
         managed.note(|f| {
             f.revision = revision;
             f.drift &= !whole;
         });
+        let found = if whole { (Vec::new(), false) } else { self.verify_change(docs) };
+        managed.verified_change((before, revision), found);
         Ok(())
     }
 

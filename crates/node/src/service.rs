@@ -270,6 +270,11 @@ impl Node {
         self.core.lock()
     }
 
+    /// The writer of the tables; while it is held, commits wait.
+    pub(crate) fn writer(&self) -> MutexGuard<'_, Writer> {
+        self.writer.lock()
+    }
+
     /// Whether the fast path forwards on when the process ends.
     pub(crate) fn outlives(&self) -> bool {
         self.plane.lock().xdp.as_ref().is_some_and(xdp::XdpEngine::outlives)

@@ -68,6 +68,10 @@ pub struct ControllerView {
     pub cluster: String,
     /// The revision that is in force here.
     pub revision: u64,
+    /// The revision up to which all that is in force was found in the tables.
+    pub verified: u64,
+    /// What is not there as it is configured.
+    pub faults: Vec<String>,
     /// Something was changed here by hand.
     pub drift: bool,
     /// Whether it is there now.

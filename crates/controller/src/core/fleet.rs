@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the nodes say of themselves. Of every object on every node there are states: *intent* (the controller has it), *installed* (the
-//! node says that it has brought it into force). Changes reach a node in the order of their revisions, so one revision a node tells the state
-//! of all its objects: those that changed last at or before it are installed.
+//! node has brought it into force), *verified* (the node has found it in the memory of its tables). Changes reach a node in the order of their revisions, so one revision a node tells the state
+//! of all its objects: those that changed last at or before it are installed, or verified.
 
 use model::Name;
 use node::distribution::Report;
@@ -29,12 +29,16 @@ pub struct NodeView {
     pub name: String,
     /// Its cluster.
     pub cluster: String,
-    /// `current`, `behind`, `refused` (it cannot bring a change into force), `away`, or `unknown` (never heard of since the controller started).
+    /// `current`, `behind`, `refused` (it cannot bring a change into force), `damaged` (its tables are not what is configured), `away`, or `unknown` (never heard of since the controller started).
     pub state: String,
     /// The revision that it shall hold.
     pub intent: u64,
     /// The revision that it holds.
     pub installed: u64,
+    /// The revision up to which all was found in the memory of its tables.
+    pub verified: u64,
+    /// What is not there as it is configured.
+    pub faults: Vec<String>,
     /// It was changed by hand.
     pub drift: bool,
     /// Address that it came from.
@@ -88,16 +92,17 @@ impl Fleet {
     pub fn view(&self, name: &str, cluster: &str, intent: u64, now_ms: u64) -> NodeView {
         let view = NodeView { name: name.into(), cluster: cluster.into(), intent, ..NodeView::default() };
         let Some(known) = self.nodes.get(name) else { return NodeView { state: "unknown".into(), ..view } };
-        let Report { installed, errors, drift, version } = known.report.clone();
+        let Report { installed, verified, faults, errors, drift, version } = known.report.clone();
         let here = known.streams > 0 && now_ms.saturating_sub(known.seen_ms) < SILENCE_MS;
         let state = match () {
             () if !here => "away",
+            () if !faults.is_empty() => "damaged",
             () if !errors.is_empty() => "refused",
             () if installed < intent => "behind",
             () => "current",
         };
         let (address, seen_ms) = (known.address.clone(), known.seen_ms);
-        NodeView { state: state.into(), installed, drift, address, version, seen_ms, errors, ..view }
+        NodeView { state: state.into(), installed, verified, faults, drift, address, version, seen_ms, errors, ..view }
     }
 }
 
@@ -120,6 +125,9 @@ mod tests {
         assert!(fleet.reported(&name, report(7, &[]), 2000));
         assert!(!fleet.reported(&name, report(7, &[]), 2000));
         assert_eq!([2000, 2000 + SILENCE_MS].map(|now| state(&fleet, now)), ["current", "away"]);
+        let damaged = Report { faults: vec!["Vm x".into()], ..report(7, &[]) };
+        fleet.reported(&name, damaged, 2500);
+        assert_eq!(state(&fleet, 2500), "damaged");
         fleet.reported(&name, report(6, &["no room"]), 3000);
         assert_eq!(state(&fleet, 3000), "refused");
         // It is back before the connection that it had is given up.
