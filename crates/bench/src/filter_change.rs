@@ -49,6 +49,7 @@ impl Loaded {
             metrics: None,
             detach: true,
             adopt: false,
+            controller: None,
         };
         let running = daemon::start(&options).map_err(Error::failed("starting the node"))?;
         Ok(Loaded { running, _dir: dir })

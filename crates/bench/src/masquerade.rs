@@ -81,6 +81,7 @@ pub(crate) fn start(gateway: &Netns, documents: &str) -> Result<(Running, Vec<i3
         metrics: None,
         detach: true,
         adopt: false,
+        controller: None,
     };
     let before = cpu::threads_named(std::process::id() as i32, "");
     let running = gateway.inside(|| {

@@ -5,13 +5,13 @@ use crate::output::{print, print_as_it_is, say, Format, Patience};
 use crate::Global;
 use anyhow::Context;
 use node::body::write_document;
-use node::client::{Client, ClientError};
+use node::client::ClientError;
 use node::types::{ApplyReport, OUTDATED};
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Change a node's configuration: shows the plan, then commits it whole or not at all.
+/// Change the configuration of a node, or with --server of a region: shows the plan, then commits it whole or not at all.
 ///
 /// Files are YAML documents, NDJSON (.ndjson, .jsonl), or binary snapshots (.tny). What they do not name stays as it is, unless
 /// --replace is given. Exit status 0 if the node is now as described.
@@ -38,12 +38,26 @@ pub struct Args {
     /// Objects that go: must be the plan's number. Needed besides --yes if they are more than a tenth of all.
     #[arg(long, value_name = "N")]
     deletes: Option<u64>,
+    /// Change a node that takes its configuration from a controller all the same. It differs from its region then, and says so, until `tunny
+    /// resync`.
+    #[arg(long)]
+    break_glass: bool,
+}
+
+/// What is added to a request that changes a managed node by hand.
+pub fn break_glass(meant: bool, global: &Global) -> anyhow::Result<&'static str> {
+    anyhow::ensure!(
+        !meant || global.server.is_none(),
+        "--break-glass is for a node that a controller manages; a controller has no glass to break"
+    );
+    Ok(if meant { "&break_glass=true" } else { "" })
 }
 
 /// Runs the command.
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let body = read(&args.files)?;
-    let mode = format!("replace={}&allow_empty={}", args.replace, args.allow_empty);
+    let glass = break_glass(args.break_glass, global)?;
+    let mode = format!("replace={}&allow_empty={}{glass}", args.replace, args.allow_empty);
     let agreed = Agreed { dry_run: args.dry_run, yes: args.yes, deletes: args.deletes };
     change(&body, &mode, &agreed, global)
 }
@@ -80,7 +94,7 @@ pub fn change(body: &[u8], mode: &str, agreed: &Agreed, global: &Global) -> anyh
 
 /// The same by any request that changes the configuration.
 pub fn change_by(request: &str, body: &[u8], agreed: &Agreed, global: &Global) -> anyhow::Result<ExitCode> {
-    let client = Client::new(&global.socket())?;
+    let client = global.client()?;
     let post = |options: String, what: &'static str| -> Result<ApplyReport, ClientError> {
         let _patience = Patience::new(what);
         client.post(&format!("{request}{options}"), body.to_vec())

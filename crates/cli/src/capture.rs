@@ -5,7 +5,6 @@ use crate::output::{note, print, say, Format};
 use crate::Global;
 use abi::IfIndex;
 use anyhow::Context;
-use node::client::Client;
 use node::events::{decode, reason_name, stage_name, EventFilter};
 use node::pcap::PcapNgWriter;
 use std::collections::HashMap;
@@ -58,7 +57,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         vni: args.vni,
     };
     filter.check().map_err(anyhow::Error::msg)?;
-    let client = Client::new(&global.socket())?;
+    let client = global.node_client()?;
     let mut file = open(&args)?;
     // Event times are CLOCK_MONOTONIC; a capture has the time of day.
     let epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_nanos() as u64;

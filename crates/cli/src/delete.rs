@@ -7,7 +7,7 @@ use node::body::write_document;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Remove objects from a node's configuration.
+/// Remove objects from the configuration of a node, or with --server of a region.
 ///
 /// Either KIND and NAMES, or --file with documents that name what goes. Objects that others refer to cannot go alone.
 #[derive(Debug, clap::Args)]
@@ -30,6 +30,9 @@ pub struct Args {
     /// Objects that go: must be the plan's number. Needed besides --yes if they are more than a tenth of all.
     #[arg(long, value_name = "N")]
     deletes: Option<u64>,
+    /// Change a node that takes its configuration from a controller all the same: see `tunny apply --help`.
+    #[arg(long)]
+    break_glass: bool,
 }
 
 /// Runs the command.
@@ -50,5 +53,6 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         mode = "names=true";
     }
     let agreed = crate::apply::Agreed { dry_run: args.dry_run, yes: args.yes, deletes: args.deletes };
-    crate::apply::change(&body, mode, &agreed, global)
+    let glass = crate::apply::break_glass(args.break_glass, global)?;
+    crate::apply::change(&body, &format!("{mode}{glass}"), &agreed, global)
 }

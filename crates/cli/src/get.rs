@@ -13,10 +13,10 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-/// Show a node's objects, tables, counters and water levels.
+/// Show a node's objects, tables, counters and water levels; with --server a region's objects and nodes.
 ///
 /// Objects: a kind of configuration document, such as vpc or securitygroup (docs/reference/configuration.md has all), or all. State: status, counters, drops, vm-counters, levels, neighbours, underlay, sessions, states, migration, ports,
-/// rules, events (who changed what, or tried to).
+/// rules, events (who changed what, or tried to). Of a region: status, nodes (what each should hold, and holds), events.
 ///
 /// A table has one header for each kind, and columns as wide as the first thousand rows ask for; a wider cell moves the rest of its row. Another
 /// header comes only where objects have a field that none before them had.
@@ -42,6 +42,9 @@ pub struct Args {
     /// Of rules: those that decided about nothing since they came.
     #[arg(long)]
     unused: bool,
+    /// Only objects whose fields are so: FIELD=VALUE or FIELD!=VALUE, several with commas between, as spec.nc=host-a,spec.vpc!=red.
+    #[arg(long, value_name = "FIELDS")]
+    fields: Option<String>,
     /// Only of this VPC: of objects that belong to VPCs, vm-counters, counters, drops, sessions and ports.
     #[arg(long, value_name = "NAME")]
     vpc: Option<String>,
@@ -84,7 +87,7 @@ const STATES: [(&str, &[&str]); 13] = [
 ];
 
 /// Options that objects know, besides --vpc.
-const OF_OBJECTS: &[&str] = &["NAME", "--tables", "--limit", "--continue"];
+const OF_OBJECTS: &[&str] = &["NAME", "--tables", "--limit", "--continue", "--fields"];
 
 /// The name of a view, for the other names that it goes by.
 fn view(kind: &str) -> &str {
@@ -120,6 +123,7 @@ fn check(args: &Args) -> anyhow::Result<()> {
     let given = given.into_iter().chain([
         ("--continue", args.from.is_some()),
         ("--unused", args.unused),
+        ("--fields", args.fields.is_some()),
         ("--vpc", args.vpc.is_some()),
     ]);
     for option in given.chain(args.which.given()).filter(|(_, given)| *given).map(|(name, _)| name) {
@@ -146,7 +150,9 @@ fn check(args: &Args) -> anyhow::Result<()> {
         alone("--limit", args.limit.is_some() && view(kind) != "rules")?;
     }
     if args.tables {
-        for (option, given) in [("--vpc", args.vpc.is_some()), ("--continue", args.from.is_some())] {
+        let given =
+            [("--vpc", args.vpc.is_some()), ("--fields", args.fields.is_some()), ("--continue", args.from.is_some())];
+        for (option, given) in given {
             anyhow::ensure!(!given, "what the tables hold is listed whole: --tables does not know {option}");
         }
     }
@@ -155,9 +161,18 @@ fn check(args: &Args) -> anyhow::Result<()> {
 
 /// Runs the command.
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
-    check(&args)?;
-    let client = Client::new(&global.socket())?;
     let format = global.output;
+    if global.server.is_some() {
+        let client = global.client()?;
+        if let Some(done) = crate::region::get(&client, view(&args.kind), args.name.as_deref(), args.limit, format)? {
+            return Ok(done);
+        }
+        anyhow::ensure!(!args.tables, "a controller has no tables: --tables asks a node (leave --server)");
+        let path = path(&format!("/v1/objects/{}", escape(&args.kind)), &args);
+        return listed(&client, &path, args.name.is_some(), format);
+    }
+    check(&args)?;
+    let client = global.client()?;
     let limit = args.limit.unwrap_or(LIMIT);
     match view(&args.kind) {
         "status" => show(format, &client.get::<Status>("/v1/status")?, status)?,
@@ -189,14 +204,20 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         "events" => return crate::history::events(&client, args.limit.unwrap_or(0), format),
         kind => {
             let path = path(&format!("/v1/objects/{}", escape(kind)), &args);
-            if args.name.is_none() {
-                return listing::show(&client, &path, format, objects_text);
-            }
-            match client.list::<Value>(&path)?.as_slice() {
-                [one] => show(format, one, output::yaml)?,
-                some => show(format, &some, |some| objects_text(some, &mut Columns::default()))?,
-            }
+            return listed(&client, &path, args.name.is_some(), format);
         }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Objects, or the one that is named.
+fn listed(client: &Client, path: &str, named: bool, format: output::Format) -> anyhow::Result<ExitCode> {
+    if !named {
+        return listing::show(client, path, format, objects_text);
+    }
+    match client.list::<Value>(path)?.as_slice() {
+        [one] => show(format, one, output::yaml)?,
+        some => show(format, &some, |some| objects_text(some, &mut Columns::default()))?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -204,7 +225,8 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
 /// The path of a listing with what was asked for.
 fn path(of: &str, args: &Args) -> String {
     let mut path = format!("{of}?limit={}", args.limit.unwrap_or(0));
-    for (key, value) in [("name", &args.name), ("vpc", &args.vpc), ("continue", &args.from)] {
+    let given = [("name", &args.name), ("vpc", &args.vpc), ("fields", &args.fields), ("continue", &args.from)];
+    for (key, value) in given {
         path += &value.as_ref().map_or(String::new(), |v| format!("&{key}={}", escape(v)));
     }
     path + if args.tables { "&tables=true" } else { "" }
@@ -351,6 +373,13 @@ fn status(s: &Status) -> String {
         s.uptime_s,
         if s.took_over { ", took over running tables" } else { "" }
     );
+    if let Some(c) = &s.controller {
+        let there = if c.connected { "" } else { ", NOT THERE" };
+        text.push_str(&format!(
+            "controller {}{there}: node {} of cluster {}, revision {}, verified {}\n",
+            c.url, c.node, c.cluster, c.revision, c.verified
+        ));
+    }
     for warning in &s.warnings {
         text.push_str(&format!("WARNING    {warning}\n"));
     }

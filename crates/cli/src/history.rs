@@ -38,11 +38,14 @@ pub struct RollbackArgs {
     /// Objects that go: must be the plan's number. Needed besides --yes if they are more than a tenth of all.
     #[arg(long, value_name = "N")]
     deletes: Option<u64>,
+    /// Change a node that takes its configuration from a controller all the same: see `tunny apply --help`.
+    #[arg(long)]
+    break_glass: bool,
 }
 
 /// Runs `tunny history`.
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
-    let mut list: Vec<Generation> = Client::new(&global.socket())?.get("/v1/history")?;
+    let mut list: Vec<Generation> = global.node_client()?.get("/v1/history")?;
     let code = listing::latest(&mut list, args.limit);
     show(global.output, &list, |list| {
         let row = |g: &Generation| {
@@ -70,7 +73,9 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
 /// Runs `tunny rollback`.
 pub fn rollback(args: RollbackArgs, global: &Global) -> anyhow::Result<ExitCode> {
     let agreed = Agreed { dry_run: args.dry_run, yes: args.yes, deletes: args.deletes };
-    change_by(&format!("/v1/rollback?generation={}", args.generation), &[], &agreed, global)
+    anyhow::ensure!(global.server.is_none(), "a controller has no generations to go back to: apply what shall be");
+    let glass = crate::apply::break_glass(args.break_glass, global)?;
+    change_by(&format!("/v1/rollback?generation={}{glass}", args.generation), &[], &agreed, global)
 }
 
 /// Runs `tunny get events`.

@@ -6,12 +6,17 @@
 mod agent;
 mod apply;
 mod capture;
+mod controller;
+mod credential;
 mod delete;
+mod describe;
+mod diff;
 mod get;
 mod history;
 mod host_commands;
 mod listing;
 mod node;
+mod region;
 mod replay;
 mod schema;
 mod sessions;
@@ -19,7 +24,10 @@ mod top;
 mod trace;
 mod validate;
 mod version;
+mod watch;
 
+use ::node::client::Client;
+use ::node::tls::{Address, Remote};
 use clap::error::{ContextKind, ContextValue};
 use clap::{Parser, Subcommand};
 use commandline::{completion, input, output, reference, sink, Program};
@@ -46,6 +54,21 @@ pub struct Global {
     /// The node's API socket [default: /run/tunny/INSTANCE.sock].
     #[arg(long, global = true, env = "TUNNY_SOCKET")]
     pub socket: Option<PathBuf>,
+    /// A controller, as https://HOST[:PORT]: the command speaks to it and not to the node on this machine.
+    #[arg(long, global = true, env = "TUNNY_SERVER", value_name = "URL", hide_env_values = true)]
+    pub server: Option<String>,
+    /// The CA of the controller's region.
+    #[arg(long, global = true, env = "TUNNY_CA", value_name = "FILE", hide_env_values = true)]
+    pub ca: Option<PathBuf>,
+    /// A certificate that says who asks the controller; with --key.
+    #[arg(long, global = true, env = "TUNNY_CERT", value_name = "FILE", hide_env_values = true)]
+    pub cert: Option<PathBuf>,
+    /// The key of --cert.
+    #[arg(long, global = true, env = "TUNNY_KEY", value_name = "FILE", hide_env_values = true)]
+    pub key: Option<PathBuf>,
+    /// A file with a token, instead of --cert.
+    #[arg(long, global = true, env = "TUNNY_TOKEN_FILE", value_name = "FILE", hide_env_values = true)]
+    pub token_file: Option<PathBuf>,
     /// How to print the result.
     #[arg(short, long, global = true, value_enum, default_value_t = Format::Table)]
     pub output: Format,
@@ -65,16 +88,68 @@ impl Global {
     pub fn socket(&self) -> PathBuf {
         self.socket.clone().unwrap_or_else(|| PathBuf::from(format!("/run/tunny/{}.sock", self.instance)))
     }
+
+    /// The controller at a URL, spoken to as these options say.
+    pub fn controller(&self, url: &str) -> anyhow::Result<Address> {
+        let ca = self.ca.clone().ok_or_else(|| {
+            anyhow::anyhow!("--ca is missing: the file {} that `tunny controller init` has made", "ca.crt")
+        })?;
+        let identity = match (&self.cert, &self.key) {
+            (Some(cert), Some(key)) => Some((cert.clone(), key.clone())),
+            (None, None) => None,
+            _ => anyhow::bail!("--cert and --key go together: a certificate is worth nothing without its key"),
+        };
+        anyhow::ensure!(
+            identity.is_some() != self.token_file.is_some(),
+            "say who asks, and once: either --cert and --key, or --token-file"
+        );
+        Ok(Address { url: url.into(), ca, identity, token: self.token_file.clone() })
+    }
+
+    /// Whoever answers: the controller that is named, or the node on this machine.
+    pub fn client(&self) -> anyhow::Result<Client> {
+        match &self.server {
+            None => self.node_client(),
+            Some(url) => {
+                let remote = Remote::new(&self.controller(url)?).map_err(|why| anyhow::anyhow!(why))?;
+                Ok(Client::remote(remote)?)
+            }
+        }
+    }
+
+    /// The node on this machine, which alone can answer.
+    pub fn node_client(&self) -> anyhow::Result<Client> {
+        anyhow::ensure!(
+            self.server.is_none(),
+            "only a node can answer this, and --server (or TUNNY_SERVER) names a controller: leave it out"
+        );
+        Ok(Client::new(&self.socket())?)
+    }
+
+    /// The controller, which alone can answer.
+    pub fn region_client(&self) -> anyhow::Result<Client> {
+        anyhow::ensure!(
+            self.server.is_some(),
+            "only a controller can answer this: name it by --server URL (or TUNNY_SERVER)"
+        );
+        self.client()
+    }
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
     Node(Box<node::Args>),
     Agent(agent::Args),
+    Controller(controller::Args),
     Validate(validate::Args),
     Apply(apply::Args),
     Delete(delete::Args),
+    Diff(diff::Args),
     Get(get::Args),
+    Describe(describe::Args),
+    Watch(watch::Args),
+    Resync(region::ResyncArgs),
+    Credential(credential::Args),
     History(history::Args),
     Rollback(history::RollbackArgs),
     Top(top::Args),
@@ -101,10 +176,16 @@ impl Program for Cli {
         match self.command {
             Command::Node(args) => node::run(*args, global),
             Command::Agent(args) => agent::run(args, global),
+            Command::Controller(args) => controller::run(args, global),
             Command::Validate(args) => validate::run(args, global),
             Command::Apply(args) => apply::run(args, global),
             Command::Delete(args) => delete::run(args, global),
+            Command::Diff(args) => diff::run(args, global),
             Command::Get(args) => get::run(args, global),
+            Command::Describe(args) => describe::run(args, global),
+            Command::Watch(args) => watch::run(args, global),
+            Command::Resync(args) => region::resync(args, global),
+            Command::Credential(args) => credential::run(args, global),
             Command::History(args) => history::run(args, global),
             Command::Rollback(args) => history::rollback(args, global),
             Command::Top(args) => top::run(args, global),

@@ -49,6 +49,10 @@ pub struct Args {
     /// Take over tables that were filled from another state: they say what this one says from then on.
     #[arg(long)]
     adopt: bool,
+    /// Follow the controller at https://HOST[:PORT], with --ca, --cert and --key: all but the Gateway comes from there. Without the controller the
+    /// node forwards, and starts, by what it has.
+    #[arg(long, value_name = "URL")]
+    controller: Option<String>,
     /// When it stops, take the fast path off the ports too.
     #[arg(long)]
     detach: bool,
@@ -80,6 +84,8 @@ fn configured(instance: &str) -> Vec<PathBuf> {
 
 /// Runs the command.
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    anyhow::ensure!(global.server.is_none(), "--server is for commands that ask; a node follows --controller URL");
+    let controller = args.controller.as_ref().map(|url| global.controller(url)).transpose()?;
     let pins = args.pins.unwrap_or_else(|| PathBuf::from("/sys/fs/bpf/tunny").join(&global.instance));
     if args.uninstall {
         let client = node::client::Client::new(&global.socket())?;
@@ -127,6 +133,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         metrics: args.metrics,
         detach: args.detach,
         adopt: args.adopt,
+        controller,
     })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -3,7 +3,6 @@
 
 use crate::output::{show, si, table, Format};
 use crate::Global;
-use node::client::Client;
 use node::types::Top;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
@@ -28,7 +27,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
-    let client = Client::new(&global.socket())?;
+    let client = global.node_client()?;
     let path = format!("/v1/top?ms={}", (args.interval.clamp(0.05, 60.0) * 1000.0) as u64);
     if args.once || global.output != Format::Table {
         show(global.output, &client.get::<Top>(&path)?, text)?;

@@ -5,7 +5,6 @@ use crate::output::{list, show};
 use crate::Global;
 use abi::IfIndex;
 use anyhow::Context;
-use node::client::Client;
 use node::counters::monotonic_ns;
 use node::describe::{from_hex, to_hex, KEYS};
 use node::offline::{Offline, PORT};
@@ -69,7 +68,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         xdp: args.engine == EngineArg::Xdp,
     };
     let report = match args.config.is_empty() {
-        true => Client::new(&global.socket())?.post("/v1/trace", serde_json::to_vec(&request)?)?,
+        true => global.node_client()?.post("/v1/trace", serde_json::to_vec(&request)?)?,
         false => offline(&args, &request)?,
     };
     show(global.output, &report, text)?;

@@ -6,8 +6,8 @@
 
 use abi::Vni;
 use model::{
-    merge, Changes, Delta, Gateway, Mac, Meter, Model, PacketLimit, Plan, Prefix, Punts, RatePair, Role, Scope, VmView,
-    VpcView,
+    merge, Changes, Delta, Gateway, GatewayRole, Mac, Meter, Model, PacketLimit, Plan, Prefix, Punts, RatePair, Scope,
+    VmView, VpcView,
 };
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -79,7 +79,7 @@ pub fn gateway_settings(gateway: Option<&Gateway>) -> GatewaySettings {
         (g.tunnel_fragments, abi::OPT_TUNNEL_FRAGMENTS),
         (g.icmp, abi::OPT_ICMP),
         (g.udp6_zero_refused, abi::OPT_UDP6_ZERO_REFUSED),
-        (g.role == Role::Filter, abi::OPT_INLINE),
+        (g.role == GatewayRole::Filter, abi::OPT_INLINE),
     ] {
         if on {
             flags |= bit;

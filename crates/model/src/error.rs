@@ -82,6 +82,20 @@ pub enum Problem {
         /// Name of the first.
         first: String,
     },
+    /// A second region.
+    #[error("a controller looks after one Region, and it is already `{first}`")]
+    SecondRegion {
+        /// Name of the first.
+        first: String,
+    },
+    /// A VPC of two Tenants.
+    #[error("names Vpc `{vpc}`, which belongs to Tenant `{owner}`")]
+    VpcOwned {
+        /// The VPC.
+        vpc: String,
+        /// Its owner.
+        owner: String,
+    },
     /// A reference to an object that does not exist.
     #[error("names {kind} `{name}`, which does not exist")]
     UnknownReference {

@@ -20,6 +20,7 @@ mod prefix;
 pub mod quantity;
 mod quick;
 pub mod schema;
+mod selector;
 mod written;
 mod yaml;
 
@@ -33,13 +34,14 @@ pub use error::{ConfigError, Place, Problem};
 pub use input::{is_standard_input, read_input, read_text};
 pub use kinds::*;
 pub use model::{
-    merge, Changes, Counts, Delta, FilterPlan, Model, Position, Snapshot, Touched, VmView, VpcView, Wanted,
-    PEER_STEPS_MAX,
+    merge, Changes, Counts, Delta, FilterPlan, Listing, Listings, Model, Position, Snapshot, Touched, VmView, VpcView,
+    Wanted, PEER_STEPS_MAX,
 };
 pub use plain::{plain, plain_json, plain_lines};
-pub use plan::{Action, ChangeView, Plan, PlanView, Tally};
+pub use plan::{Action, ChangeView, Pair, Plan, PlanView, Tally};
 pub use prefix::{parse_mac, parse_prefix, Mac, Prefix};
 pub use schema::{json_schema, reference};
+pub use selector::Selector;
 
 /// Errors that are listed at most.
 pub const ERRORS_MAX: usize = 1000;

@@ -90,6 +90,24 @@ impl Plan {
         self.more_warnings += of.more_warnings;
     }
 
+    /// Every object that came, changed or went: as it was, and as it is in `model`, the model after the change. By kind and name.
+    pub fn pairs(&self, model: &Model) -> Vec<Pair> {
+        let mut pairs: Vec<Pair> = match &self.work {
+            Work::Steps(log) => step_pairs(log, model, usize::MAX).into_values().filter(|(a, b)| a != b).collect(),
+            Work::Swap(old) => {
+                let mut pairs = Vec::new();
+                for_each_difference(old, model, &mut |d| {
+                    let before = d.before.and_then(|r| old.object_at(&r));
+                    pairs.push((before, d.after.and_then(|r| model.object_at(&r))));
+                    true
+                });
+                pairs
+            }
+        };
+        pairs.sort_by_cached_key(|(a, b)| a.as_ref().or(b.as_ref()).map(|o| (o.kind(), o.name())));
+        pairs
+    }
+
     /// The first `max` changes for people and programs. `model` is the model after the change.
     pub fn view(&self, model: &Model, max: usize) -> PlanView {
         let mut changes = match &self.work {
@@ -230,8 +248,14 @@ fn after(step: &Undo, model: &Model) -> Option<Object> {
     model.object_at(&at)
 }
 
+/// An object before and after a change.
+pub type Pair = (Option<Object>, Option<Object>);
+
 fn step_changes(log: &[Undo], model: &Model, max: usize) -> Vec<ChangeView> {
-    type Pair = (Option<Object>, Option<Object>);
+    step_pairs(log, model, max).into_values().filter_map(|(a, b)| ChangeView::new(a, b)).collect()
+}
+
+fn step_pairs(log: &[Undo], model: &Model, max: usize) -> HashMap<(Kind, Name), Pair> {
     let before = Before::new(log, model);
     let mut pairs: HashMap<(Kind, Name), Pair> = HashMap::new();
     for step in log {
@@ -250,7 +274,7 @@ fn step_changes(log: &[Undo], model: &Model, max: usize) -> Vec<ChangeView> {
             }
         }
     }
-    pairs.into_values().filter_map(|(a, b)| ChangeView::new(a, b)).collect()
+    pairs
 }
 
 fn swap_changes(old: &Model, new: &Model, max: usize) -> Vec<ChangeView> {

@@ -327,7 +327,8 @@ fn every_example_is_valid_and_every_field_appears_in_one() {
         }
         let (docs, warnings) = validate_files(&[&path], &mut Model::new()).unwrap_or_else(|e| panic!("{}", e[0]));
         assert!(warnings.is_empty(), "{}", warnings[0]);
-        if ["every-field.yaml", "filter.yaml", "agent.yaml"].iter().any(|name| path.ends_with(name)) {
+        if ["every-field.yaml", "filter.yaml", "agent.yaml", "controller.yaml"].iter().any(|name| path.ends_with(name))
+        {
             docs.puts.iter().for_each(|i| paths(i.object.kind().name(), "", &i.object.to_json(), &mut seen));
         }
     }

@@ -3,7 +3,7 @@
 //! 0660: root and the group of the process. Metrics are also served over TCP, read-only.
 
 use crate::audit::Origin;
-use crate::consent::Consent;
+use crate::consent::{Authority, Consent};
 use crate::error::NodeError;
 use crate::events::{encode, EventFilter};
 use crate::listing::ListQuery;
@@ -39,6 +39,7 @@ impl IntoResponse for Failure {
             NodeError::Commit(_) => StatusCode::CONFLICT,
             NodeError::Outdated => StatusCode::PRECONDITION_FAILED,
             NodeError::Absent(_) => StatusCode::NOT_FOUND,
+            NodeError::Managed { .. } => StatusCode::FORBIDDEN,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
         let code = if matches!(self.0, NodeError::Outdated) { OUTDATED } else { "" };
@@ -120,6 +121,9 @@ struct ApplyQuery {
     /// The documents are everything: what they do not name goes.
     #[serde(default)]
     replace: bool,
+    /// Also on a node that takes its configuration from a controller.
+    #[serde(default)]
+    break_glass: bool,
 }
 
 /// The latest of what is noted.
@@ -142,6 +146,17 @@ struct RollbackQuery {
     deletes: Option<u64>,
     /// The configuration that the plan was made for.
     base: Option<String>,
+    /// Also on a node that takes its configuration from a controller.
+    #[serde(default)]
+    break_glass: bool,
+}
+
+/// By what right somebody changes this node, and what that is called.
+fn right(what: &str, break_glass: bool) -> (String, Authority) {
+    match break_glass {
+        true => (format!("{what}, --break-glass"), Authority::BreakGlass),
+        false => (what.into(), Authority::Local),
+    }
 }
 
 /// Who is at the other end of the socket, as the kernel says.
@@ -226,9 +241,9 @@ pub fn router(node: Arc<Node>) -> Router {
             "/v1/rollback",
             post(|State(n): Shared, ConnectInfo(peer): ConnectInfo<Peer>, Query(q): Query<RollbackQuery>| {
                 blocking(move || {
-                    let RollbackQuery { generation, dry_run, deletes, base } = q;
-                    let consent = Consent { dry_run, allow_empty: true, deletes, base };
-                    let what = format!("rollback to {generation}");
+                    let RollbackQuery { generation, dry_run, deletes, base, break_glass } = q;
+                    let (what, authority) = right(&format!("rollback to {generation}"), break_glass);
+                    let consent = Consent { dry_run, allow_empty: true, deletes, base, authority };
                     n.audited((&what, &peer.origin()), &consent, || n.rollback(generation, &consent))
                 })
             }),
@@ -249,9 +264,10 @@ pub fn router(node: Arc<Node>) -> Router {
                         Mode::Replace => "replace",
                         Mode::Delete | Mode::DeleteNames => "delete",
                     };
-                    let ApplyQuery { dry_run, allow_empty, deletes, base, .. } = q;
-                    let consent = Consent { dry_run, allow_empty, deletes, base };
-                    n.audited((what, &peer.origin()), &consent, || n.apply(&body, mode, &consent))
+                    let ApplyQuery { dry_run, allow_empty, deletes, base, break_glass, .. } = q;
+                    let (what, authority) = right(what, break_glass);
+                    let consent = Consent { dry_run, allow_empty, deletes, base, authority };
+                    n.audited((&what, &peer.origin()), &consent, || n.apply(&body, mode, &consent))
                 })
             }),
         )

@@ -73,8 +73,12 @@ impl Origin {
 
     /// In a few words: who, by which process.
     pub fn who(&self) -> String {
-        let uid = self.uid.map_or("somebody unknown".to_string(), |uid| format!("uid {uid}"));
-        let name = if self.user.is_empty() { uid.clone() } else { format!("{} ({uid})", self.user) };
+        let name = match (self.uid, self.user.as_str()) {
+            (None, "") => "somebody unknown".to_string(),
+            (None, user) => user.to_string(),
+            (Some(uid), "") => format!("uid {uid}"),
+            (Some(uid), user) => format!("{user} (uid {uid})"),
+        };
         match (self.pid, self.program.as_str()) {
             (Some(pid), "") => plain(&format!("{name}, pid {pid}")).into_owned(),
             (Some(pid), program) => plain(&format!("{name}, pid {pid} {program}")).into_owned(),
@@ -164,10 +168,11 @@ impl Event {
             "unchanged" => {
                 tracing::info!("{what} by {who} from {from}: nothing changes, generation {}{note}", self.generation)
             }
-            _ => tracing::warn!(
+            "refused" => tracing::warn!(
                 "{what} by {who} from {from}: refused, generation stays {}{changes}{note}",
                 self.generation
             ),
+            other => tracing::info!("{what} by {who} from {from}: {other}{note}"),
         }
     }
 }

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A blocking client of the node's API, for commands and tests.
 
+use crate::tls::Remote;
 use crate::types::{ErrorBody, ListEnd, LIST_END};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::{Method, Request, Response};
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +29,14 @@ pub enum ClientError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// No controller answers.
+    #[error("the controller at {url} cannot be reached: {why}")]
+    NotReached {
+        /// Where it should be.
+        url: String,
+        /// What went wrong.
+        why: String,
+    },
     /// The node refused.
     #[error("{}", .0.errors.join("\n"))]
     Refused(ErrorBody),
@@ -46,18 +56,38 @@ fn access(group: &str) -> String {
     }
 }
 
-/// A client of one node.
+/// Where requests go.
+#[derive(Debug)]
+enum Place {
+    Socket(PathBuf),
+    Remote(Box<Remote>),
+}
+
+/// A client of one node, or of a controller.
 #[derive(Debug)]
 pub struct Client {
-    socket: PathBuf,
+    place: Place,
     runtime: tokio::runtime::Runtime,
 }
 
 impl Client {
     /// A client for the node that listens on `socket`. Connects with the first request.
     pub fn new(socket: &Path) -> std::io::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        Ok(Self { socket: socket.to_path_buf(), runtime })
+        Self::of(Place::Socket(socket.to_path_buf()))
+    }
+
+    /// A client for a controller. Connects with the first request.
+    pub fn remote(remote: Remote) -> std::io::Result<Self> {
+        Self::of(Place::Remote(Box::new(remote)))
+    }
+
+    fn of(place: Place) -> std::io::Result<Self> {
+        Ok(Self { place, runtime: tokio::runtime::Builder::new_current_thread().enable_all().build()? })
+    }
+
+    /// Whether it speaks to a controller.
+    pub fn is_remote(&self) -> bool {
+        matches!(self.place, Place::Remote(_))
     }
 
     /// Asks for something.
@@ -68,6 +98,31 @@ impl Client {
     /// Sends something and returns the answer.
     pub fn post<T: DeserializeOwned>(&self, path: &str, body: Vec<u8>) -> Result<T, ClientError> {
         self.json(Method::POST, path, body)
+    }
+
+    /// Takes something away and returns the answer.
+    pub fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        self.json(Method::DELETE, path, Vec::new())
+    }
+
+    /// Hands on an answer that has no end line by line, until it ends all the same or `take` returns false. `take` is also called with
+    /// an empty line whenever nothing came for `idle`.
+    pub fn follow(
+        &self,
+        path: &str,
+        idle: std::time::Duration,
+        mut take: impl FnMut(&[u8]) -> bool,
+    ) -> Result<(), ClientError> {
+        let mut rest: Vec<u8> = Vec::new();
+        self.pieces(Method::GET, path, Vec::new(), idle, |piece| {
+            if piece.is_empty() {
+                return take(&[]);
+            }
+            rest.extend_from_slice(piece);
+            let whole = rest.iter().rposition(|b| *b == b'\n').map_or(0, |at| at + 1);
+            let lines: Vec<u8> = rest.drain(..whole).collect();
+            lines.split(|b| *b == b'\n').filter(|line| !line.is_empty()).all(&mut take)
+        })
     }
 
     /// The answer as it is.
@@ -203,17 +258,39 @@ impl Client {
     }
 
     async fn request(&self, method: Method, path: &str, body: Vec<u8>) -> Result<Response<Incoming>, ClientError> {
-        let stream = tokio::net::UnixStream::connect(&self.socket)
-            .await
-            .map_err(|source| not_connected(&self.socket, source))?;
-        let broken = |e: hyper::Error| ClientError::Broken(e.to_string());
+        match &self.place {
+            Place::Socket(socket) => {
+                let stream = tokio::net::UnixStream::connect(socket).await.map_err(|e| not_connected(socket, e))?;
+                self.request_over(stream, None, method, path, body).await
+            }
+            Place::Remote(remote) => {
+                let not_reached = |why| ClientError::NotReached { url: remote.url().into(), why };
+                let stream = remote.connect("http/1.1").await.map_err(not_reached)?;
+                self.request_over(stream, remote.authorization(), method, path, body).await
+            }
+        }
+    }
+
+    async fn request_over<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+        &self,
+        stream: S,
+        authorization: Option<String>,
+        method: Method,
+        path: &str,
+        body: Vec<u8>,
+    ) -> Result<Response<Incoming>, ClientError> {
+        let broken = |e: hyper::Error| ClientError::Broken(sentence(&e));
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(hyper_util::rt::TokioIo::new(stream)).await.map_err(broken)?;
         tokio::spawn(async move {
             // An error of the connection shows up at the request.
             let _ = connection.await;
         });
-        let request = Request::builder()
+        let mut request = Request::builder();
+        if let Some(authorization) = authorization {
+            request = request.header("authorization", authorization);
+        }
+        let request = request
             .method(method)
             .uri(path)
             .header("host", "tunny")
@@ -230,6 +307,14 @@ impl Client {
             Ok(body) => ClientError::Refused(body),
             Err(_) => ClientError::Version(format!("{status}: {}", String::from_utf8_lossy(&text))),
         })
+    }
+}
+
+/// An error with its cause: of a refused certificate only that says what was wrong.
+fn sentence(e: &hyper::Error) -> String {
+    match std::error::Error::source(e) {
+        Some(cause) => format!("{e}: {cause}"),
+        None => e.to_string(),
     }
 }
 

@@ -22,6 +22,21 @@ pub struct Consent {
     pub deletes: Option<u64>,
     /// `base` of the plan that was shown: on top of another configuration nothing is committed.
     pub base: Option<String>,
+    /// By what right the configuration of a managed node is changed.
+    #[serde(skip)]
+    pub authority: Authority,
+}
+
+/// By what right a configuration is changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Authority {
+    /// Somebody on this machine. On a managed node this changes the Gateway alone.
+    #[default]
+    Local,
+    /// Somebody on this machine, who knows that the node will differ from its region.
+    BreakGlass,
+    /// The controller: whatever it deletes is meant.
+    Controller,
 }
 
 /// What a plan deletes.
@@ -84,7 +99,7 @@ impl Consent {
     }
 
     /// Refuses to replace everything by nothing, unless that is meant.
-    pub(crate) fn to_emptiness(&self, documents: usize, model: &Model) -> Result<(), NodeError> {
+    pub fn to_emptiness(&self, documents: usize, model: &Model) -> Result<(), NodeError> {
         if documents > 0 || self.allow_empty {
             return Ok(());
         }
@@ -98,7 +113,10 @@ impl Consent {
 
     /// Refuses a plan that is not the one that was shown, or deletes what was not agreed to. `base` is the configuration that
     /// the plan was made for.
-    pub(crate) fn to_plan(&self, deletes: &Deletes, base: &str) -> Result<(), NodeError> {
+    pub fn to_plan(&self, deletes: &Deletes, base: &str) -> Result<(), NodeError> {
+        if self.authority == Authority::Controller {
+            return Ok(());
+        }
         if self.base.as_deref().is_some_and(|shown| shown != base) {
             return Err(NodeError::Outdated);
         }

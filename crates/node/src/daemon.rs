@@ -12,6 +12,7 @@ pub use crate::dataplane::FlowCacheSize;
 use crate::dataplane::{Choice, DataPlane, FLOW_LINES_IN_MIB, WORKERS_MAX};
 use crate::error::NodeError;
 use crate::events::Hub;
+use crate::managed::Managed;
 use crate::service::{Core, Node, Parts};
 use crate::sink::TableSink;
 use crate::startup::Steps;
@@ -62,6 +63,8 @@ pub struct Options {
     pub detach: bool,
     /// Take over tables that another state has filled.
     pub adopt: bool,
+    /// The controller that it follows.
+    pub controller: Option<crate::tls::Address>,
 }
 
 /// Sends the log to standard error; RUST_LOG chooses what is said (default: info), as `debug` or `warn,underlay=trace`.
@@ -130,7 +133,8 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     let mut changed = false;
     if !options.config.is_empty() {
         steps.begin("applying the configuration files");
-        changed = apply_at_start(&options.config, (&mut model, store.as_mut()), &audit, &mut notes)?;
+        let managed = options.controller.is_some();
+        changed = apply_at_start(&options.config, (&mut model, store.as_mut()), &audit, managed, &mut notes)?;
         steps.done(format!("configuration files applied: {}", counts(&model)));
     }
 
@@ -254,6 +258,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
         conntrack,
         counts_before,
         audit,
+        managed: options.controller.as_ref().map(|c| Arc::new(Managed::open(&c.url, options.state.as_deref()))),
         startup,
         notes,
     });
@@ -354,9 +359,10 @@ fn apply_at_start(
     paths: &[PathBuf],
     (model, mut store): (&mut Model, Option<&mut Persist>),
     audit: &Audit,
+    managed: bool,
     notes: &mut Vec<String>,
 ) -> Result<bool, NodeError> {
-    let applied = apply_files(paths, model, store.as_deref_mut(), notes);
+    let applied = apply_files(paths, model, store.as_deref_mut(), managed, notes);
     let names: Vec<String> = paths.iter().map(|p| p.display().to_string()).collect();
     let origin = Origin::node(&format!("startup, files {}", names.join(" ")));
     let generation = store.map_or(0, |s| s.number());
@@ -381,11 +387,18 @@ fn apply_files(
     paths: &[PathBuf],
     model: &mut Model,
     store: Option<&mut Persist>,
+    managed: bool,
     notes: &mut Vec<String>,
 ) -> Result<Option<serde_json::Value>, NodeError> {
     let sentences = |errors: Vec<model::ConfigError>| NodeError::Config(errors.iter().map(|e| e.to_string()).collect());
     let files = expand(paths)?;
     let docs = model::parse_files(&files).map_err(sentences)?;
+    crate::managed::no_region(&docs)?;
+    if managed && !crate::managed::is_own(&docs) {
+        return Err(NodeError::Request(
+            "a node that follows a controller has in its files a Gateway and nothing else: all else is the controller's to say".into(),
+        ));
+    }
     let plan = model.apply(&docs).map_err(sentences)?;
     notes.extend(plan.warnings().iter().map(|w| w.to_string()));
     if let (Some(store), false) = (store, plan.is_empty()) {
@@ -486,8 +499,9 @@ pub fn run(options: &Options) -> Result<(), NodeError> {
         .map_err(NodeError::system("starting the event loop"))?;
     // Before the start: who is told to stop meanwhile stops in order, with counters saved.
     let signals = runtime.block_on(async { Signals::new() })?;
+    let remote = options.controller.as_ref().map(crate::tls::Remote::new).transpose().map_err(NodeError::Request)?;
     let running = start(options)?;
-    let result = runtime.block_on(serve(running.node.clone(), options, signals));
+    let result = runtime.block_on(serve(running.node.clone(), options, signals, remote));
     // Streams of `tunny capture` may be open: they end with the process.
     runtime.shutdown_timeout(Duration::from_millis(100));
     running.stop();
@@ -528,9 +542,18 @@ async fn reload(node: Arc<Node>, config: Vec<PathBuf>, mut hup: Signal) {
     }
 }
 
-async fn serve(node: Arc<Node>, options: &Options, signals: Signals) -> Result<(), NodeError> {
+async fn serve(
+    node: Arc<Node>,
+    options: &Options,
+    signals: Signals,
+    remote: Option<crate::tls::Remote>,
+) -> Result<(), NodeError> {
     let Signals { mut term, mut int, hup } = signals;
     let listener = crate::api::bind(&options.socket)?;
+    if let (Some(managed), Some(remote)) = (node.managed.clone(), remote) {
+        crate::verify::begin(&node, managed.clone()).map_err(NodeError::system("starting a thread"))?;
+        tokio::spawn(crate::follow::follow(node.clone(), managed, remote));
+    }
     tokio::spawn(metrics(node.clone(), options.metrics));
     tokio::spawn(reload(node.clone(), options.config.clone(), hup));
     let ticking = node.clone();
@@ -626,7 +649,7 @@ async fn metrics(node: Arc<Node>, fixed: Option<SocketAddr>) {
 }
 
 /// Tells systemd how far we are, if it wants to know.
-fn notify(state: &str) {
+pub fn notify(state: &str) {
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::{SocketAddr, UnixDatagram};
     let Ok(path) = std::env::var("NOTIFY_SOCKET") else { return };

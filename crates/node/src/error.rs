@@ -150,6 +150,15 @@ pub enum NodeError {
     /// A change that was planned for another configuration.
     #[error("the configuration has changed since this plan was made: nothing was changed; make the plan anew")]
     Outdated,
+    /// A change by hand of what a controller decides.
+    #[error(
+        "this node takes its configuration, but for its Gateway, from the controller at {url}: change it there (`tunny --server {url} apply`); \
+         if that cannot be, `--break-glass` changes it here, and the node says that it differs until it is resynchronised"
+    )]
+    Managed {
+        /// The controller.
+        url: String,
+    },
     /// Something that is asked for by name and does not exist.
     #[error("{0}")]
     Absent(String),

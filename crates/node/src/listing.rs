@@ -9,11 +9,10 @@ use crate::sessions::SessionQuery;
 use crate::tabledump::Cursor;
 use crate::types::{ListEnd, VmCounters};
 use abi::Vni;
-use model::{Kind, Model, Object, Plan, Position, Snapshot, Wanted};
-use parking_lot::Mutex;
+use model::{Kind, Listing, Model, Object, Position, Selector, Snapshot, Wanted};
 use serde::Deserialize;
 use std::net::IpAddr;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 /// Objects of a page.
 const PAGE: usize = 1024;
@@ -26,6 +25,8 @@ pub struct ListQuery {
     pub name: String,
     /// Those of this VPC.
     pub vpc: String,
+    /// Those whose fields are so.
+    pub fields: String,
     /// So many; 0: all.
     pub limit: u64,
     /// From where another listing was cut.
@@ -35,33 +36,6 @@ pub struct ListQuery {
     pub tables: bool,
 }
 
-/// The listings that run.
-#[derive(Debug, Default)]
-pub(crate) struct Listings(Mutex<Vec<Weak<Mutex<Snapshot>>>>);
-
-impl Listings {
-    /// A listing, which is told of changes from now on. The configuration's lock is held.
-    fn begin(&self, snapshot: Snapshot) -> Arc<Mutex<Snapshot>> {
-        let snapshot = Arc::new(Mutex::new(snapshot));
-        let mut list = self.0.lock();
-        list.retain(|s| s.strong_count() > 0);
-        list.push(Arc::downgrade(&snapshot));
-        snapshot
-    }
-
-    /// Tells the listings of a change that the model has taken. The configuration's lock is held.
-    pub fn note(&self, plan: Plan, model: &Model) {
-        let running: Vec<_> = self.0.lock().iter().filter_map(Weak::upgrade).collect();
-        if running.is_empty() {
-            return;
-        }
-        running.iter().for_each(|s| s.lock().note(&plan, model));
-        if let Some(before) = plan.into_replaced().map(Arc::new) {
-            running.iter().for_each(|s| s.lock().note_replaced(&before));
-        }
-    }
-}
-
 pub(crate) fn unknown_kind(kind: &str) -> NodeError {
     NodeError::Request(format!("{}, and all", Kind::unknown(kind)))
 }
@@ -69,8 +43,14 @@ pub(crate) fn unknown_kind(kind: &str) -> NodeError {
 /// The kinds that a word means.
 fn kinds(kind: &str) -> Result<Vec<Kind>, NodeError> {
     match kind {
-        "all" => Ok(Kind::ALL.to_vec()),
-        kind => Ok(vec![Kind::from_name(kind).ok_or_else(|| unknown_kind(kind))?]),
+        "all" => Ok(Kind::ALL.into_iter().filter(|k| !k.is_of_region()).collect()),
+        word => match Kind::from_name(word).ok_or_else(|| unknown_kind(word))? {
+            kind if kind.is_of_region() => Err(NodeError::Request(format!(
+                "{kind} is a kind of the region, of which a node knows nothing: ask the controller (`tunny --server URL get {}`)",
+                model::plain(word)
+            ))),
+            kind => Ok(vec![kind]),
+        },
     }
 }
 
@@ -135,18 +115,20 @@ impl ListQuery {
 /// A listing of the configuration.
 struct Objects {
     node: Arc<Node>,
-    snapshot: Arc<Mutex<Snapshot>>,
+    snapshot: Listing,
+    selector: Selector,
     left: u64,
 }
 
 impl Objects {
     fn page(&mut self) -> Result<Vec<Object>, NodeError> {
         let most = usize::try_from(self.left).unwrap_or(usize::MAX).min(PAGE);
-        let page = {
+        let mut page = {
             let core = self.node.core();
-            self.snapshot.lock().page(&core.model, most)
+            self.snapshot.page(&core.model, most)
         };
-        if self.snapshot.lock().overrun() {
+        page.retain(|o| self.selector.takes(o));
+        if self.snapshot.overrun() {
             return Err(NodeError::Request(
                 "too much changed while this was listed: it ends here, incomplete; list again".into(),
             ));
@@ -157,7 +139,7 @@ impl Objects {
     }
 
     fn done(&self) -> bool {
-        self.snapshot.lock().position().is_none()
+        self.snapshot.position().is_none()
     }
 }
 
@@ -218,7 +200,7 @@ impl Pages for Objects {
     }
 
     fn rest(&mut self) -> Option<String> {
-        let at = self.snapshot.lock().position().map(Position::to_string)?;
+        let at = self.snapshot.position().map(|at| at.to_string())?;
         // Perhaps nothing follows.
         self.left = 1;
         while !self.over() {
@@ -332,10 +314,11 @@ fn text_of(list: &[serde_json::Value]) -> Vec<u8> {
 
 impl Node {
     fn listing(self: &Arc<Self>, kind: &str, query: &ListQuery) -> Result<Objects, NodeError> {
+        let selector = Selector::parse(&query.fields, &kinds(kind)?).map_err(NodeError::Request)?;
         let core = self.core();
         let snapshot = self.listings.begin(query.snapshot(kind, &core.model)?);
         let left = if query.limit == 0 { u64::MAX } else { query.limit };
-        Ok(Objects { node: self.clone(), snapshot, left })
+        Ok(Objects { node: self.clone(), snapshot, selector, left })
     }
 
     /// `GET /v1/objects/KIND`: what is configured, or with `tables` what the tables hold.
@@ -343,9 +326,9 @@ impl Node {
         let plain = ListQuery { name: String::new(), ..query.clone() };
         match (query.tables, query.name.as_str()) {
             (true, name) => {
-                if !(query.vpc.is_empty() && query.from.is_empty()) {
+                if !(query.vpc.is_empty() && query.from.is_empty() && query.fields.is_empty()) {
                     return Err(NodeError::Request(
-                        "what the tables hold is listed whole: it knows neither `vpc` nor `continue`".into(),
+                        "what the tables hold is listed whole: it knows neither `vpc`, `fields` nor `continue`".into(),
                     ));
                 }
                 let cursor = self.table_cursor(kind, name)?;
@@ -369,7 +352,8 @@ impl Node {
                 let core = self.core();
                 let found =
                     kinds(kind)?.into_iter().filter_map(|k| core.model.get(k, name)).filter(|o| wanted.takes(o));
-                let found: Vec<_> = found.map(|o| o.to_json()).collect();
+                let selector = Selector::parse(&query.fields, &kinds(kind)?).map_err(NodeError::Request)?;
+                let found: Vec<_> = found.filter(|o| selector.takes(o)).map(|o| o.to_json()).collect();
                 match found.is_empty() {
                     true if kind == "all" => {
                         Err(NodeError::Absent(format!("there is no object named `{name}` on this node")))
@@ -387,8 +371,8 @@ impl Node {
 
     /// `GET /v1/vm-counters`: of one VM, of those of a VPC, or of all.
     pub fn vm_counters(self: &Arc<Self>, query: &ListQuery) -> Result<Text, NodeError> {
-        if query.tables {
-            return Err(NodeError::Request("counters of VMs know no `tables`".into()));
+        if query.tables || !query.fields.is_empty() {
+            return Err(NodeError::Request("counters of VMs know neither `tables` nor `fields`".into()));
         }
         if query.name.is_empty() {
             return Ok(lines(Counted(self.listing("vm", query)?)));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Uplinks whose MTU is too small for what every IPv6 link must carry (RFC 8200 §5) in a tunnel.
 
-use model::{Gateway, Problem, Role};
+use crate::dataplane::DataPlane;
+use model::{ConfigError, Documents, Gateway, GatewayRole, Kind, Model, Problem};
 
 /// Bytes that every IPv6 link carries.
 const LEAST: u32 = 1280;
@@ -10,7 +11,7 @@ const AROUND: [u32; 2] = [50, 70];
 
 /// The MTU that the uplinks of a gateway need so that no tunnel packet has to be cut; none if it is content with less.
 fn needed(gateway: &Gateway) -> Option<u32> {
-    if gateway.role == Role::Filter || gateway.tunnel_fragments {
+    if gateway.role == GatewayRole::Filter || gateway.tunnel_fragments {
         return None;
     }
     let over_v6 = gateway.vtep6.map(|_| LEAST + AROUND[1]);
@@ -22,6 +23,16 @@ pub fn problems<'a>(gateway: &Gateway, uplinks: impl Iterator<Item = (usize, &'a
     let Some(needed) = needed(gateway) else { return Vec::new() };
     let narrow = uplinks.filter(|(_, _, mtu)| *mtu > 0 && *mtu < needed);
     narrow.map(|(at, name, mtu)| (at, Problem::NarrowInterface { name: name.to_string(), mtu, needed })).collect()
+}
+
+/// A warning for each uplink of the gateway that this host does not have, or that is too narrow for tunnels.
+pub fn warnings(plane: &DataPlane, model: &Model, docs: &Documents) -> Vec<ConfigError> {
+    let Some(gateway) = model.gateway() else { return Vec::new() };
+    let doubt = |(at, problem)| docs.doubt(Kind::Gateway, &gateway.name, &format!("spec.uplinks[{at}]"), problem);
+    let absent = plane.absent(&gateway.uplinks);
+    let absent =
+        absent.into_iter().map(|(at, why)| (at, Problem::NoInterface { name: gateway.uplinks[at].clone(), why }));
+    absent.chain(problems(gateway, plane.mtus(&gateway.uplinks).into_iter())).map(doubt).collect()
 }
 
 #[cfg(test)]
@@ -40,7 +51,7 @@ mod tests {
         assert!(said[0].0 == 3 && said[0].1.to_string().contains("MTU of 1300 is below 1350"), "{}", said[0].1);
         g.tunnel_fragments = true;
         assert_eq!(count(&g, 1300), 0);
-        (g.tunnel_fragments, g.role) = (false, Role::Filter);
+        (g.tunnel_fragments, g.role) = (false, GatewayRole::Filter);
         assert_eq!(count(&g, 1300), 0);
     }
 }

@@ -34,8 +34,14 @@ enum Body {
 }
 
 const LISTING: &[(&str, &str)] = &[("vpc", "string"), ("name", "string"), ("limit", "integer"), ("continue", "string")];
-const OBJECTS: &[(&str, &str)] =
-    &[("vpc", "string"), ("name", "string"), ("limit", "integer"), ("continue", "string"), ("tables", "boolean")];
+const OBJECTS: &[(&str, &str)] = &[
+    ("vpc", "string"),
+    ("name", "string"),
+    ("fields", "string"),
+    ("limit", "integer"),
+    ("continue", "string"),
+    ("tables", "boolean"),
+];
 const LATEST: &[(&str, &str)] = &[("limit", "integer")];
 const APPLY: &[(&str, &str)] = &[
     ("dry_run", "boolean"),
@@ -45,9 +51,15 @@ const APPLY: &[(&str, &str)] = &[
     ("allow_empty", "boolean"),
     ("deletes", "integer"),
     ("base", "string"),
+    ("break_glass", "boolean"),
 ];
-const ROLLBACK: &[(&str, &str)] =
-    &[("generation", "integer"), ("dry_run", "boolean"), ("deletes", "integer"), ("base", "string")];
+const ROLLBACK: &[(&str, &str)] = &[
+    ("generation", "integer"),
+    ("dry_run", "boolean"),
+    ("deletes", "integer"),
+    ("base", "string"),
+    ("break_glass", "boolean"),
+];
 
 const fn get(path: &'static str, query: &'static [(&'static str, &'static str)], summary: &'static str) -> Request {
     Request { method: "get", path, summary, query, answer: Answer::Json, body: Body::None }

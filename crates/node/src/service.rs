@@ -14,7 +14,7 @@ use crate::dataplane::{DataPlane, Service};
 use crate::error::NodeError;
 use crate::events::{EventFilter, Hub, Wanted};
 use crate::flows::{exponent_for, Sampler};
-use crate::listing::Listings;
+use crate::managed::Managed;
 use crate::metrics::Scrape;
 use crate::narrow;
 use crate::sessions::{Listing, Ports, SessionQuery};
@@ -24,7 +24,7 @@ use crate::top::{between, cpu_times, Reading};
 use crate::types::{ApplyReport, CommitTimes, Counters, Neighbour, Status, Step, Top, LIST_END};
 use abi::{IfIndex, Vni};
 use compile::{Compile, CompilePlan, ConntrackPlan};
-use model::{ConfigError, Documents, Kind, Model, Object, Plan};
+use model::{ConfigError, Documents, Kind, Listings, Model, Object, Plan};
 use parking_lot::{Mutex, MutexGuard};
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -80,6 +80,8 @@ pub struct Node {
     /// Listings that run.
     pub(crate) listings: Listings,
     pub(crate) audit: Audit,
+    /// The controller that it follows, if there is one.
+    pub(crate) managed: Option<Arc<Managed>>,
     /// What kept the ports from being served at the last look.
     trouble: Mutex<Option<String>>,
 }
@@ -104,6 +106,8 @@ pub struct Parts {
     pub counts_before: Counts,
     /// Events and history.
     pub audit: Audit,
+    /// The controller that it follows.
+    pub managed: Option<Arc<Managed>>,
     /// What the start did.
     pub startup: Vec<Step>,
     /// What an operator must know.
@@ -138,8 +142,9 @@ pub(crate) enum Change<'a> {
 impl Node {
     /// Puts a node together.
     pub fn new(parts: Parts) -> Arc<Node> {
-        let Parts { instance, hub, core, plane, writer, underlay, conntrack, counts_before, audit, startup, notes } =
+        let Parts { instance, hub, core, plane, writer, underlay, conntrack, counts_before, audit, managed, .. } =
             parts;
+        let (startup, notes) = (parts.startup, parts.notes);
         let memory = plane.memory();
         let (core, plane, started) = (Mutex::new(core), Mutex::new(plane), Instant::now());
         let (trouble, mark) = (Mutex::default(), crate::daemon::salt());
@@ -156,6 +161,7 @@ impl Node {
             conntrack,
             counts_before,
             audit,
+            managed,
             startup,
             notes,
             trouble,
@@ -229,6 +235,7 @@ impl Node {
         warnings.extend(self.unread.lock().clone());
         warnings.extend(self.unserved.lock().clone());
         warnings.extend(self.conntrack.log().trouble());
+        warnings.extend(self.managed.iter().flat_map(|m| m.warnings()));
         let uplinks = plane.uplinks();
         if let Some(gateway) = &gateway {
             let mtus = uplinks.iter().enumerate().map(|(at, u)| (at, u.name.as_str(), u.mtu));
@@ -250,6 +257,7 @@ impl Node {
             uplinks,
             workers: plane.workers(),
             generation,
+            controller: self.managed.as_ref().map(|m| m.view()),
             table_commits: self.tables().commits(),
             took_over: plane.took_over(),
             startup: self.startup.clone(),
@@ -260,6 +268,11 @@ impl Node {
     /// The configuration; while it is held, changes wait.
     pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
         self.core.lock()
+    }
+
+    /// The writer of the tables; while it is held, commits wait.
+    pub(crate) fn writer(&self) -> MutexGuard<'_, Writer> {
+        self.writer.lock()
     }
 
     /// Whether the fast path forwards on when the process ends.
@@ -507,6 +520,7 @@ impl Node {
     }
 
     pub(crate) fn change(&self, change: Change, consent: &Consent) -> Result<ApplyReport, NodeError> {
+        self.may_change(&change, consent)?;
         let mut core = self.core.lock();
         let begun = Instant::now();
         let (base, objects) = (self.base(&core.model), consent::objects(&core.model));
@@ -529,7 +543,7 @@ impl Node {
         let mut view = plan.view(&core.model, CHANGES_MAX);
         let gateway = plan.tally(Kind::Gateway);
         if gateway.added + gateway.changed + gateway.unchanged > 0 {
-            view.warnings.extend(self.absent_uplinks(&core.model, docs.unwrap_or(&Documents::new())));
+            view.warnings.extend(narrow::warnings(&self.plane.lock(), &core.model, docs.unwrap_or(&Documents::new())));
         }
         let mut json = view.to_json();
         json["sessionsEnd"] = ends.as_ref().map_or(serde_json::Value::Null, |e| e.to_json());
@@ -565,6 +579,7 @@ impl Node {
             return Err(error);
         }
         report.committed = true;
+        self.note_drift(consent);
         let seconds = report.journal_s + report.commit_s;
         let times = &mut core.times;
         times.count += 1;
@@ -582,19 +597,6 @@ impl Node {
     /// What names a configuration that a plan is made for: this process, and how many changes its model has seen.
     fn base(&self, model: &Model) -> String {
         format!("{:016x}.{}", self.mark, model.generation())
-    }
-
-    /// A warning for each uplink of the gateway that this host does not have, or that is too narrow for tunnels.
-    fn absent_uplinks(&self, model: &Model, docs: &Documents) -> Vec<ConfigError> {
-        let Some(gateway) = model.gateway() else { return Vec::new() };
-        let absent = self.plane.lock().absent(&gateway.uplinks);
-        let warning = |(at, why): (usize, String)| {
-            let problem = model::Problem::NoInterface { name: gateway.uplinks[at].clone(), why };
-            docs.doubt(Kind::Gateway, &gateway.name, &format!("spec.uplinks[{at}]"), problem)
-        };
-        let narrow = narrow::problems(gateway, self.plane.lock().mtus(&gateway.uplinks).into_iter());
-        let doubt = |(at, problem)| docs.doubt(Kind::Gateway, &gateway.name, &format!("spec.uplinks[{at}]"), problem);
-        absent.into_iter().map(warning).chain(narrow.into_iter().map(doubt)).collect()
     }
 
     /// Ports, journal, tables, underlay, in this order: what can be refused comes first, and what is acknowledged is on disk.
@@ -763,5 +765,11 @@ impl Node {
 pub fn service(model: &Model) -> Service {
     let Some(g) = model.gateway() else { return Service { port: 4789, ..Default::default() } };
     let vteps = g.vtep4.map(IpAddr::V4).into_iter().chain(g.vtep6.map(IpAddr::V6)).collect();
-    Service { uplinks: g.ports(), inline: g.role == model::Role::Filter, engine: g.engine, vteps, port: g.vxlan_port }
+    Service {
+        uplinks: g.ports(),
+        inline: g.role == model::GatewayRole::Filter,
+        engine: g.engine,
+        vteps,
+        port: g.vxlan_port,
+    }
 }

@@ -43,6 +43,9 @@ pub struct Status {
     pub workers: u32,
     /// The present generation of the configuration, as `/v1/history` counts them.
     pub generation: u64,
+    /// The controller that it follows, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub controller: Option<ControllerView>,
     /// Commits since the tables were created.
     #[serde(default)]
     pub table_commits: u64,
@@ -52,6 +55,31 @@ pub struct Status {
     pub startup: Vec<Step>,
     /// Longest and latest commit.
     pub commits: CommitTimes,
+}
+
+/// A controller, as a node that follows it sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ControllerView {
+    /// Where it is.
+    pub url: String,
+    /// The node's name there.
+    pub node: String,
+    /// Its cluster.
+    pub cluster: String,
+    /// The revision that is in force here.
+    pub revision: u64,
+    /// The revision up to which all that is in force was found in the tables.
+    pub verified: u64,
+    /// What is not there as it is configured.
+    pub faults: Vec<String>,
+    /// Something was changed here by hand.
+    pub drift: bool,
+    /// Whether it is there now.
+    pub connected: bool,
+    /// Why it is not.
+    pub trouble: String,
+    /// Why the next revision is not in force.
+    pub errors: Vec<String>,
 }
 
 /// One step of the start-up.

@@ -18,7 +18,7 @@ fields! {
         /// Name, unique among the documents of its kind.
         name: Name = "metadata.name", OwnName;
         /// `gateway`: a VXLAN gateway. `filter`: a node in front of bare-metal servers, through which their frames pass unchanged; it has `spec.wires` and no `spec.vtep`, `spec.uplinks` or `spec.internet`, and serves Vpc, Server, SecurityGroup and SecurityBinding alone.
-        role: Role = "spec.role", choice(&Role::ALL).or(Role::Gateway).shy();
+        role: GatewayRole = "spec.role", choice(&GatewayRole::ALL).or(GatewayRole::Gateway).shy();
         /// The gateway's own IPv4 tunnel address. At least one family is needed (role gateway).
         vtep4: Option<Ipv4Addr> = "spec.vtep.ipv4", underlay4().optional();
         /// The gateway's own IPv6 tunnel address.
@@ -95,19 +95,19 @@ impl Gateway {
         let (needed, foreign): (&[&str], &[&str]) = match self.role {
             // Whatever it is meant to be.
             _ if doc.is_wrong("spec.role") => (&["spec"], &[]),
-            Role::Gateway => (&["spec.vtep.ipv4", "spec.vtep.ipv6"], &["spec.wires"]),
-            Role::Filter => (&["spec.wires"], &["spec.vtep", "spec.uplinks", "spec.internet"]),
+            GatewayRole::Gateway => (&["spec.vtep.ipv4", "spec.vtep.ipv6"], &["spec.wires"]),
+            GatewayRole::Filter => (&["spec.wires"], &["spec.vtep", "spec.uplinks", "spec.internet"]),
         };
         if needed.iter().all(|path| doc.node(path).is_none()) {
             let at = doc.place_of(needed[0]);
             match self.role {
-                Role::Gateway => doc.error(at, "spec.vtep", Problem::Missing, "ipv4, ipv6 or both".into()),
-                Role::Filter => doc.error(at, "spec.wires", Problem::Missing, INLINE.into()),
+                GatewayRole::Gateway => doc.error(at, "spec.vtep", Problem::Missing, "ipv4, ipv6 or both".into()),
+                GatewayRole::Filter => doc.error(at, "spec.wires", Problem::Missing, INLINE.into()),
             }
         }
         for path in foreign {
             if let Some(at) = doc.node(path).map(|n| n.at) {
-                let role = Role::ALL.iter().find(|r| r.1 == self.role).map_or("", |r| r.0);
+                let role = GatewayRole::ALL.iter().find(|r| r.1 == self.role).map_or("", |r| r.0);
                 let why = Problem::Value(format!("means nothing in role {role}"));
                 doc.error(at, path, why, "nothing: leave it out, or change spec.role".into());
             }
@@ -139,7 +139,7 @@ impl Described for Gateway {
     }
 
     fn summary(&self) -> String {
-        if self.role == Role::Filter {
+        if self.role == GatewayRole::Filter {
             let pairs: Vec<String> = self.inline.iter().map(|p| p.to_string()).collect();
             return format!("filter, wires {}", pairs.join(", "));
         }
@@ -163,7 +163,7 @@ impl Described for Gateway {
 
 /// What a node is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Role {
+pub enum GatewayRole {
     /// A VXLAN gateway.
     #[default]
     Gateway,
@@ -171,9 +171,10 @@ pub enum Role {
     Filter,
 }
 
-impl Role {
+impl GatewayRole {
     /// Every choice with its text.
-    pub const ALL: [(&'static str, Role); 2] = [("gateway", Role::Gateway), ("filter", Role::Filter)];
+    pub const ALL: [(&'static str, GatewayRole); 2] =
+        [("gateway", GatewayRole::Gateway), ("filter", GatewayRole::Filter)];
 }
 
 /// How packets get in and out.

@@ -3,38 +3,48 @@
 //!
 //! A new kind is a file with its [`fields!`] and its [`Described`], and a line in the list below.
 
+mod cluster;
 mod elastic_ip;
 mod filter_states;
 mod gateway;
 mod meter;
 mod nc;
+mod node;
 mod peering;
 #[cfg(test)]
 mod probe_tests;
 mod public_pool;
+mod region;
+mod role;
 mod route;
 mod security_binding;
 mod security_group;
 mod server;
 mod snat;
+mod tenant;
 mod timeouts;
 mod vm;
 mod vpc;
 
+pub use cluster::*;
 pub use elastic_ip::*;
 pub use filter_states::*;
 pub use gateway::*;
 pub use meter::*;
 pub use nc::*;
+pub use node::*;
 pub use peering::*;
 #[cfg(test)]
 pub use probe_tests::*;
 pub use public_pool::*;
+pub use region::*;
+pub use role::*;
 pub use route::*;
 pub use security_binding::*;
 pub use security_group::*;
 pub use server::*;
 pub use snat::*;
+pub use tenant::*;
 pub use timeouts::*;
 pub use vm::*;
 pub use vpc::*;
@@ -266,8 +276,13 @@ kinds! {
         SecurityGroup in groups = 9,
         SecurityBinding in bindings = 10,
         Server in servers = 11,
+        Region in regions = 12,
+        Cluster in clusters = 13,
+        Node in nodes = 14,
+        Tenant in tenants = 15,
+        Role in roles = 16,
         #[cfg(test)]
-        Probe in probes = 12,
+        Probe in probes = 17,
     }
 }
 
@@ -283,7 +298,7 @@ impl Object {
     }
 
     /// The VPCs that it belongs to.
-    pub(crate) fn vpcs(&self) -> &[Name] {
+    pub fn vpcs(&self) -> &[Name] {
         self.content().vpcs()
     }
 
@@ -305,6 +320,11 @@ impl Kind {
     /// Whether each object of it belongs to VPCs.
     pub fn is_of_vpcs(self) -> bool {
         self.declared().of_vpcs
+    }
+
+    /// Whether it is the controller's alone: a node takes no object of it.
+    pub fn is_of_region(self) -> bool {
+        matches!(self, Kind::Region | Kind::Cluster | Kind::Node | Kind::Tenant | Kind::Role)
     }
 
     /// All kinds.

@@ -18,6 +18,7 @@ mod lookup;
 mod named;
 mod pages;
 mod peers;
+mod region;
 mod replace;
 mod servers;
 mod state;
@@ -28,7 +29,7 @@ mod view;
 use abi::Vni;
 pub(crate) use apply::sort_errors;
 pub use groups::FilterPlan;
-pub use pages::{Position, Snapshot, Wanted};
+pub use pages::{Listing, Listings, Position, Snapshot, Wanted};
 pub use replace::merge;
 pub(crate) use replace::{for_each_difference, Ref};
 pub(crate) use state::{Link, NcState, RouteState, Target, VmState, VpcState};
@@ -114,9 +115,15 @@ impl Model {
         self.gateway.as_deref()
     }
 
-    /// The limits in force: the gateway's, or the defaults.
+    /// The limits in force: the gateway's, the region's, or the defaults.
     pub fn limits(&self) -> Limits {
-        self.gateway.as_ref().map_or(Limits::default(), |g| g.limits)
+        match (&self.gateway, self.region().map(|r| r.limits)) {
+            (Some(gateway), _) => gateway.limits,
+            (None, Some(RegionLimits { vpcs, routes, vms, ncs })) => {
+                Limits { vpcs, routes, vms, ncs, ..Limits::default() }
+            }
+            (None, None) => Limits::default(),
+        }
     }
 
     /// Each limited kind with its use and limit, for water levels.

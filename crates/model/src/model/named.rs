@@ -74,6 +74,7 @@ impl Model {
             self.elastic_faults(&mut out, described);
             self.group_faults(&mut out);
             self.server_faults(&mut out, described);
+            self.region_faults(&mut out, described);
         }
         self.role_faults(&mut out);
         out
@@ -279,7 +280,7 @@ impl<'a> Tx<'a> {
         };
         let touched =
             docs.puts.iter().any(|i| concerned(i.object.kind())) || docs.deletes.iter().any(|d| concerned(d.0));
-        let filter = self.model.gateway().is_some_and(|g| g.role == Role::Filter);
+        let filter = self.model.gateway().is_some_and(|g| g.role == GatewayRole::Filter);
         if !touched || !self.model.has_named() && !filter {
             return;
         }

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Bound;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Objects that a listing keeps because they changed while it ran, at most.
 pub const KEPT_MAX: usize = 1 << 20;
@@ -194,6 +194,59 @@ impl Snapshot {
     pub fn note_replaced(&mut self, before: &Arc<Model>) {
         self.replaced.get_or_insert_with(|| before.clone());
     }
+}
+
+/// The listings that run.
+#[derive(Debug, Default)]
+pub struct Listings(Mutex<Vec<Weak<Mutex<Snapshot>>>>);
+
+impl Listings {
+    /// A listing, which is told of changes from now on. Nothing may change the configuration meanwhile.
+    pub fn begin(&self, snapshot: Snapshot) -> Listing {
+        let snapshot = Arc::new(Mutex::new(snapshot));
+        let mut list = locked(&self.0);
+        list.retain(|s| s.strong_count() > 0);
+        list.push(Arc::downgrade(&snapshot));
+        Listing(snapshot)
+    }
+
+    /// Tells the listings of a change that `model` has taken, before anything else is done to it.
+    pub fn note(&self, plan: Plan, model: &Model) {
+        let running: Vec<_> = locked(&self.0).iter().filter_map(Weak::upgrade).collect();
+        if running.is_empty() {
+            return;
+        }
+        running.iter().for_each(|s| locked(s).note(&plan, model));
+        if let Some(before) = plan.into_replaced().map(Arc::new) {
+            running.iter().for_each(|s| locked(s).note_replaced(&before));
+        }
+    }
+}
+
+/// A listing that is told of changes.
+#[derive(Debug)]
+pub struct Listing(Arc<Mutex<Snapshot>>);
+
+impl Listing {
+    /// See [`Snapshot::page`].
+    pub fn page(&self, model: &Model, most: usize) -> Vec<Object> {
+        locked(&self.0).page(model, most)
+    }
+
+    /// See [`Snapshot::overrun`].
+    pub fn overrun(&self) -> bool {
+        locked(&self.0).overrun()
+    }
+
+    /// See [`Snapshot::position`].
+    pub fn position(&self) -> Option<Position> {
+        locked(&self.0).position().cloned()
+    }
+}
+
+/// A listing whose reader panicked is still one.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The objects that a plan took away, altered or brought: where, and what stood there before.

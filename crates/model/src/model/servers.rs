@@ -29,7 +29,7 @@ impl Model {
 
     /// A filter serves few kinds: what else there is would never be asked.
     pub(super) fn role_faults(&self, out: &mut Vec<Fault>) {
-        let Some(g) = self.gateway().filter(|g| g.role == Role::Filter) else { return };
+        let Some(g) = self.gateway().filter(|g| g.role == GatewayRole::Filter) else { return };
         let served = [Kind::Gateway, Kind::Vpc, Kind::SecurityGroup, Kind::SecurityBinding, Kind::Server];
         let counts = self.counts();
         let foreign = Kind::ALL.into_iter().filter(|k| !served.contains(k) && counts.of(*k) > 0);

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What `tunny get` shows of a region besides its objects, and `tunny resync`.
+
+use crate::output::{fitting, note, show, Format};
+use crate::Global;
+use controller::types::{NodeView, Status};
+use node::client::{escape, Client};
+use std::process::ExitCode;
+
+/// Views of a node alone.
+const OF_NODES: [&str; 11] = [
+    "counters",
+    "drops",
+    "vm-counters",
+    "levels",
+    "neighbours",
+    "underlay",
+    "sessions",
+    "states",
+    "migration",
+    "ports",
+    "rules",
+];
+
+/// Shows a view of the region. None: it is a kind of object.
+pub fn get(
+    client: &Client,
+    kind: &str,
+    name: Option<&str>,
+    limit: Option<u64>,
+    format: Format,
+) -> anyhow::Result<Option<ExitCode>> {
+    match kind {
+        "status" => show(format, &client.get::<Status>("/v1/status")?, status)?,
+        "node" | "nodes" => {
+            let mut nodes: Vec<NodeView> = client.get("/v1/nodes")?;
+            if let Some(name) = name {
+                nodes.retain(|n| n.name == name);
+                anyhow::ensure!(
+                    !nodes.is_empty(),
+                    "there is no Node named `{name}`; `tunny get nodes` lists those that there are"
+                );
+            }
+            show(format, &nodes, |nodes| nodes_text(nodes))?;
+        }
+        "events" => return crate::history::events(client, limit.unwrap_or(0), format).map(Some),
+        kind if OF_NODES.contains(&kind) => {
+            anyhow::bail!("`{kind}` is a matter of one node: ask it on its machine (leave --server)")
+        }
+        _ => return Ok(None),
+    }
+    Ok(Some(ExitCode::SUCCESS))
+}
+
+fn status(s: &Status) -> String {
+    let list = |of: &std::collections::BTreeMap<String, u64>| {
+        of.iter().map(|(name, n)| format!("{n} {name}")).collect::<Vec<_>>().join(", ")
+    };
+    format!(
+        "region     {} ({})\nversion    {}\nrevision   {}\nobjects    {}\nnodes      {}\npid        {}, up {} s\n",
+        s.region,
+        s.id,
+        s.version,
+        s.revision,
+        list(&s.objects),
+        list(&s.nodes),
+        s.pid,
+        s.uptime_s
+    )
+}
+
+fn nodes_text(nodes: &[NodeView]) -> String {
+    let row = |n: &NodeView| {
+        let seen = if n.seen_ms == 0 { "never".into() } else { node::audit::utc(n.seen_ms / 1000) };
+        let drift = if n.drift { "changed by hand; " } else { "" };
+        vec![
+            n.name.clone(),
+            n.cluster.clone(),
+            n.state.clone(),
+            n.intent.to_string(),
+            n.installed.to_string(),
+            n.verified.to_string(),
+            n.version.clone(),
+            n.address.clone(),
+            seen,
+            format!("{drift}{}", [&n.faults[..], &n.errors[..]].concat().join("; ")),
+        ]
+    };
+    let headers = ["node", "cluster", "state", "intent", "installed", "verified", "version", "address", "seen", "note"];
+    fitting(&headers, nodes.iter().map(row).collect())
+}
+
+/// Send a node everything anew: what was changed there by hand goes.
+#[derive(Debug, clap::Args)]
+pub struct ResyncArgs {
+    /// The node.
+    #[arg(value_name = "NODE")]
+    node: String,
+}
+
+/// Runs `tunny resync`.
+pub fn resync(args: ResyncArgs, global: &Global) -> anyhow::Result<ExitCode> {
+    let path = format!("/v1/nodes/{}/resync", escape(&args.node));
+    let view: NodeView = global.region_client()?.post(&path, Vec::new())?;
+    note(format_args!(
+        "node {} is sent everything anew, now or as soon as it is there; it is {}",
+        view.name, view.state
+    ));
+    Ok(ExitCode::SUCCESS)
+}

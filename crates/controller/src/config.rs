@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The file with which a controller starts. `tunny controller init` writes one.
+
+use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+/// The name of the file in a controller's folder.
+pub const FILE: &str = "controller.yaml";
+
+/// How a controller is run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Config {
+    /// Name of the region, which its CA bears.
+    pub region: String,
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// Names and addresses under which it is called: its certificate has them.
+    pub names: Vec<String>,
+    /// The folder of CA, store and audit log, if it is not that of this file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<PathBuf>,
+}
+
+impl Config {
+    /// Reads a file.
+    pub fn read(path: &Path) -> Result<Config, String> {
+        let text = model::read_text(path, 1 << 20).map_err(|e| format!("{}: cannot be read: {e}", path.display()))?;
+        let config: Config = serde_saphyr::from_str(&text).map_err(|e| format!("{}: {e}", path.display()))?;
+        let wrong = |what: String| format!("{}: {what}", path.display());
+        model::check_name(&config.region).map_err(|e| wrong(format!("region: {e}")))?;
+        if config.names.is_empty() {
+            return Err(wrong("names: there is none, so nobody could know this controller".into()));
+        }
+        Ok(config)
+    }
+
+    /// The folder of CA, store and audit log.
+    pub fn folder(&self, file: &Path) -> PathBuf {
+        let parent = file.parent().unwrap_or(Path::new("."));
+        self.folder.as_ref().map_or(parent.to_path_buf(), |folder| parent.join(folder))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_read_and_a_wrong_one_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join(FILE);
+        let read = |text: &str| {
+            std::fs::write(&file, text).unwrap();
+            Config::read(&file)
+        };
+        let good = "region: north\nlisten: \"127.0.0.1:6474\"\nnames: [localhost]\n";
+        let config = read(good).unwrap();
+        assert_eq!(config.folder(&file), dir.path());
+        assert_eq!(read(&(good.to_string() + "folder: data\n")).unwrap().folder(&file), dir.path().join("data"));
+        for (text, why) in [
+            (good.replace("north", "-x"), "region"),
+            (good.replace("[localhost]", "[]"), "names"),
+            (good.replace("6474", "x"), "listen"),
+            (good.to_string() + "more: 1\n", "more"),
+            ("region: north\n".into(), "listen"),
+        ] {
+            let said = read(&text).unwrap_err();
+            assert!(said.contains(why) && said.contains(FILE), "{said}");
+        }
+    }
+}

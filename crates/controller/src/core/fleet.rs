@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the nodes say of themselves. Of every object on every node there are states: *intent* (the controller has it), *installed* (the
+//! node has brought it into force), *verified* (the node has found it in the memory of its tables). Changes reach a node in the order of their revisions, so one revision a node tells the state
+//! of all its objects: those that changed last at or before it are installed, or verified.
+
+use model::Name;
+use node::distribution::Report;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Milliseconds without a word after which a node counts as away.
+pub const SILENCE_MS: u64 = 30_000;
+
+/// A node as the controller knows it.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    report: Report,
+    address: String,
+    seen_ms: u64,
+    /// Streams that are open: a node that comes back may be here before its old connection is given up.
+    streams: u32,
+}
+
+/// How a node stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeView {
+    /// Name.
+    pub name: String,
+    /// Its cluster.
+    pub cluster: String,
+    /// `current`, `behind`, `refused` (it cannot bring a change into force), `damaged` (its tables are not what is configured), `away`, or `unknown` (never heard of since the controller started).
+    pub state: String,
+    /// The revision that it shall hold.
+    pub intent: u64,
+    /// The revision that it holds.
+    pub installed: u64,
+    /// The revision up to which all was found in the memory of its tables.
+    pub verified: u64,
+    /// What is not there as it is configured.
+    pub faults: Vec<String>,
+    /// It was changed by hand.
+    pub drift: bool,
+    /// Address that it came from.
+    pub address: String,
+    /// Its version.
+    pub version: String,
+    /// When it was last heard of, in milliseconds since 1970; 0: never.
+    pub seen_ms: u64,
+    /// Why it refuses a change.
+    pub errors: Vec<String>,
+}
+
+/// The nodes.
+#[derive(Debug, Default)]
+pub struct Fleet {
+    nodes: BTreeMap<Name, Known>,
+}
+
+impl Fleet {
+    /// A node has opened its stream.
+    pub fn came(&mut self, node: &Name, address: &str, now_ms: u64) {
+        let known = self.nodes.entry(node.clone()).or_default();
+        known.address = address.into();
+        known.seen_ms = now_ms;
+        known.streams += 1;
+    }
+
+    /// Its stream has ended.
+    pub fn left(&mut self, node: &str, now_ms: u64) {
+        if let Some(known) = self.nodes.get_mut(node) {
+            known.streams = known.streams.saturating_sub(1);
+            known.seen_ms = now_ms;
+        }
+    }
+
+    /// A node tells how it stands. Whether that is news.
+    pub fn reported(&mut self, node: &Name, report: Report, now_ms: u64) -> bool {
+        let known = self.nodes.entry(node.clone()).or_default();
+        known.seen_ms = now_ms;
+        let news = known.report != report;
+        known.report = report;
+        news
+    }
+
+    /// Forgets a node that there is no more.
+    pub fn forget(&mut self, is_there: impl Fn(&str) -> bool) {
+        self.nodes.retain(|name, _| is_there(name));
+    }
+
+    /// How a node stands whose cluster shall hold the revision `intent`.
+    pub fn view(&self, name: &str, cluster: &str, intent: u64, now_ms: u64) -> NodeView {
+        let view = NodeView { name: name.into(), cluster: cluster.into(), intent, ..NodeView::default() };
+        let Some(known) = self.nodes.get(name) else { return NodeView { state: "unknown".into(), ..view } };
+        let Report { installed, verified, faults, errors, drift, version } = known.report.clone();
+        let here = known.streams > 0 && now_ms.saturating_sub(known.seen_ms) < SILENCE_MS;
+        let state = match () {
+            () if !here => "away",
+            () if !faults.is_empty() => "damaged",
+            () if !errors.is_empty() => "refused",
+            () if installed < intent => "behind",
+            () => "current",
+        };
+        let (address, seen_ms) = (known.address.clone(), known.seen_ms);
+        NodeView { state: state.into(), installed, verified, faults, drift, address, version, seen_ms, errors, ..view }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_current_behind_refused_or_away() {
+        let (mut fleet, name): (Fleet, Name) = (Fleet::default(), "n".into());
+        let state = |fleet: &Fleet, now| fleet.view("n", "c", 7, now).state;
+        assert_eq!(state(&fleet, 0), "unknown");
+        fleet.came(&name, "192.0.2.1:5", 1000);
+        assert_eq!(state(&fleet, 1000), "behind");
+        let report = |installed, errors: &[&str]| Report {
+            installed,
+            errors: errors.iter().map(|e| e.to_string()).collect(),
+            ..Report::default()
+        };
+        assert!(fleet.reported(&name, report(7, &[]), 2000));
+        assert!(!fleet.reported(&name, report(7, &[]), 2000));
+        assert_eq!([2000, 2000 + SILENCE_MS].map(|now| state(&fleet, now)), ["current", "away"]);
+        let damaged = Report { faults: vec!["Vm x".into()], ..report(7, &[]) };
+        fleet.reported(&name, damaged, 2500);
+        assert_eq!(state(&fleet, 2500), "damaged");
+        fleet.reported(&name, report(6, &["no room"]), 3000);
+        assert_eq!(state(&fleet, 3000), "refused");
+        // It is back before the connection that it had is given up.
+        fleet.came(&name, "192.0.2.1:6", 3000);
+        fleet.left("n", 3100);
+        assert_eq!(state(&fleet, 3100), "refused");
+        fleet.left("n", 3200);
+        assert_eq!(state(&fleet, 3200), "away");
+        fleet.forget(|_| false);
+        assert_eq!(state(&fleet, 3200), "unknown");
+    }
+}

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What a controller decides, without I/O: time, randomness, store and network come in as arguments, so that a simulation runs
+//! this very code (`docs/design/controller.md`).
+
+pub mod access;
+pub mod credentials;
+pub mod feed;
+pub mod fleet;
+pub mod region;
+#[cfg(test)]
+mod region_tests;
+pub mod scope;

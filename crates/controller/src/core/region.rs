@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The region as it is known: its model, and what each cluster is told of a change. A change is proposed (planned on the model),
+//! then either discarded or, once the store has it, committed under the revision that the store gave it.
+
+use super::access::Principal;
+use super::feed::{Change, Feed, Gone};
+use super::scope::{moves, served, Scope, Served, OF_MACHINES};
+use model::{ConfigError, Documents, Kind, Listings, Model, Name, Object, Pair, Plan, Snapshot, Wanted};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// A change that the model has taken, and nobody knows of yet.
+#[derive(Debug)]
+pub struct Proposal {
+    /// The plan, for people and programs.
+    pub plan: Plan,
+    /// The objects that change, by kind and name.
+    pub pairs: Vec<Pair>,
+    /// The clusters that it may concern.
+    pub clusters: Vec<Name>,
+}
+
+/// Why a change is not proposed.
+#[derive(Debug)]
+pub enum Unfit {
+    /// The documents have errors.
+    Wrong(Vec<ConfigError>),
+    /// Somebody may not change this.
+    Forbidden(String),
+}
+
+/// What is wanted.
+pub enum Wish<'d> {
+    /// Some objects, as described.
+    Some(&'d Documents),
+    /// These objects and no others.
+    All(&'d Documents),
+}
+
+/// What a cluster holds and its nodes are sent.
+struct Cluster {
+    scope: Scope,
+    feed: Feed,
+    /// The revisions at which VPCs came here, if they were not here from the start.
+    came: BTreeMap<Name, u64>,
+}
+
+/// An object in a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The cluster.
+    pub cluster: Name,
+    /// A node that has installed this revision has the object as it is.
+    pub since: u64,
+}
+
+/// The region.
+pub struct Region {
+    model: Model,
+    revision: u64,
+    listings: Listings,
+    clusters: BTreeMap<Name, Cluster>,
+}
+
+impl Region {
+    /// Of the objects in a store, at a revision. `latest` has the revision of each cluster's last change.
+    pub fn load(objects: &Documents, revision: u64, latest: &BTreeMap<Name, u64>) -> Result<Region, Vec<ConfigError>> {
+        let (model, _) = Model::from_documents(objects)?;
+        let clusters = served(&model).into_iter().map(|(name, vpcs)| {
+            let feed = Feed::new(latest.get(&name).copied().unwrap_or(revision));
+            let scope = Scope::of(&model, &vpcs);
+            (name, Cluster { scope, feed, came: BTreeMap::new() })
+        });
+        let clusters = clusters.collect();
+        Ok(Region { model, revision, listings: Listings::default(), clusters })
+    }
+
+    /// What is configured.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The revision of the last change.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// Every error of documents that cannot be proposed.
+    pub fn errors_of(&mut self, docs: &Documents, errors: Vec<ConfigError>, whole: bool) -> Vec<ConfigError> {
+        match whole {
+            true => model::every_error(docs, errors, &mut Model::new()),
+            false => model::every_error(docs, errors, &mut self.model),
+        }
+    }
+
+    /// Plans a change on the model. It must be discarded or committed before anything else.
+    pub fn propose(&mut self, wish: &Wish<'_>, who: &Principal) -> Result<Proposal, Unfit> {
+        let (Wish::Some(docs) | Wish::All(docs)) = wish;
+        let kinds = docs.puts.iter().map(|i| (i.object.kind(), i.object.name(), &i.origin));
+        let kinds = kinds.chain(docs.deletes.iter().map(|(kind, name, origin)| (*kind, name.clone(), origin)));
+        for (kind, name, origin) in kinds {
+            if OF_MACHINES.contains(&kind) {
+                return Err(Unfit::Forbidden(format!(
+                    "{}: {kind} `{name}` is a matter of one machine: its node has it in its own files (`tunny node --config`)",
+                    docs.place(origin)
+                )));
+            }
+        }
+        // What it does not change, it names all the same: whether that is as described is not for everybody to know.
+        for item in docs.puts.iter().filter(|_| !who.sees_all()) {
+            let (kind, name) = (item.object.kind(), item.object.name());
+            let pair = (self.model.get(kind, &name), Some(item.object.clone()));
+            self.permit(who, kind, &name, &pair)?;
+        }
+        for (kind, name, _) in docs.deletes.iter().filter(|_| !who.sees_all()) {
+            let pair = (self.model.get(*kind, name), None);
+            if pair.0.is_some() {
+                self.permit(who, *kind, name, &pair)?;
+            }
+        }
+        let plan = match wish {
+            Wish::Some(docs) => self.model.apply(docs),
+            Wish::All(docs) => Model::from_documents(docs).and_then(|(new, doubts)| {
+                let mut plan = self.model.replace(new)?;
+                plan.warned_by(&doubts);
+                Ok(plan)
+            }),
+        };
+        let plan = plan.map_err(Unfit::Wrong)?;
+        let pairs = plan.pairs(&self.model);
+        let foreign = pairs.iter().find(|pair| !who.changes(&self.model, pair));
+        if let Some(object) = foreign.and_then(|(a, b)| a.as_ref().or(b.as_ref())) {
+            let refusal = who.refusal(object.kind(), &object.name());
+            self.model.revert(plan);
+            return Err(Unfit::Forbidden(refusal));
+        }
+        let mut clusters: BTreeSet<Name> =
+            self.clusters.iter().filter(|(_, c)| c.scope.may_concern(&pairs)).map(|(name, _)| name.clone()).collect();
+        if moves(&pairs) {
+            clusters.extend(self.model.by_name().clusters.keys().cloned());
+        }
+        Ok(Proposal { plan, pairs, clusters: clusters.into_iter().collect() })
+    }
+
+    fn permit(&self, who: &Principal, kind: Kind, name: &str, pair: &Pair) -> Result<(), Unfit> {
+        match who.changes(&self.model, pair) {
+            true => Ok(()),
+            false => Err(Unfit::Forbidden(who.refusal(kind, name))),
+        }
+    }
+
+    /// Takes a proposal back.
+    pub fn discard(&mut self, proposal: Proposal) {
+        self.model.revert(proposal.plan);
+    }
+
+    /// Makes a proposal what is configured: the store has it, under this revision.
+    pub fn commit(&mut self, proposal: Proposal, revision: u64) {
+        self.revision = revision;
+        let Proposal { plan, pairs, clusters } = proposal;
+        let now: Served = match moves(&pairs) {
+            true => served(&self.model),
+            false => self.clusters.iter().map(|(name, c)| (name.clone(), c.scope.vpcs().clone())).collect(),
+        };
+        self.clusters.retain(|name, _| now.contains_key(name));
+        for (name, vpcs) in &now {
+            let told = clusters.contains(name);
+            match self.clusters.get_mut(name) {
+                Some(cluster) if told => {
+                    cluster.came.retain(|vpc, _| vpcs.contains(vpc));
+                    let come = vpcs.difference(cluster.scope.vpcs()).map(|vpc| (vpc.clone(), revision));
+                    cluster.came.extend(come.collect::<Vec<_>>());
+                    let increment = cluster.scope.follow(&self.model, vpcs, &pairs);
+                    cluster.feed.push(revision, &increment);
+                }
+                Some(_) => {}
+                None => {
+                    let scope = Scope::of(&self.model, vpcs);
+                    let feed = Feed::new(revision);
+                    let came = vpcs.iter().map(|vpc| (vpc.clone(), revision)).collect();
+                    self.clusters.insert(name.clone(), Cluster { scope, feed, came });
+                }
+            }
+        }
+        self.listings.note(plan, &self.model);
+    }
+
+    /// Notes that the store's revision moved by something else than objects.
+    pub fn passed(&mut self, revision: u64) {
+        self.revision = self.revision.max(revision);
+    }
+
+    /// A listing, as of now.
+    pub fn list(&self, snapshot: Snapshot) -> model::Listing {
+        self.listings.begin(snapshot)
+    }
+
+    /// The cluster of a node.
+    pub fn cluster_of(&self, node: &str) -> Option<Name> {
+        self.model.by_name().nodes.get(node).map(|n| n.cluster.clone())
+    }
+
+    /// The revision that the nodes of a cluster shall hold.
+    pub fn intent(&self, cluster: &str) -> u64 {
+        self.clusters.get(cluster).map_or(0, |c| c.feed.latest())
+    }
+
+    /// The clusters that hold an object which `changed` last at a revision.
+    pub fn holders(&self, object: &Object, changed: u64) -> Vec<Holder> {
+        let held = self.clusters.iter().filter_map(|(name, c)| {
+            let vpcs = match object {
+                Object::Vpc(vpc) => std::slice::from_ref(&vpc.name),
+                other => other.vpcs(),
+            };
+            let since = if c.scope.holds(object) {
+                vpcs.iter().filter_map(|vpc| c.came.get(vpc)).fold(changed, |at, came| at.max(*came))
+            } else if c.scope.names(object.kind(), &object.name()) {
+                // When it came to be named here nobody knows.
+                c.feed.latest().max(changed)
+            } else {
+                return None;
+            };
+            // A change of an object that is the same here is none.
+            Some(Holder { cluster: name.clone(), since: since.min(c.feed.latest()) })
+        });
+        held.collect()
+    }
+
+    /// The next change for a node of a cluster that holds `revision`.
+    pub fn behind(&self, cluster: &str, revision: u64) -> Result<Option<Arc<Change>>, Gone> {
+        self.clusters.get(cluster).ok_or(Gone)?.feed.behind(revision)
+    }
+
+    /// All that a cluster holds, as of now.
+    pub fn whole(&self, cluster: &str) -> Option<Whole> {
+        let Cluster { scope, feed, .. } = self.clusters.get(cluster)?;
+        let kinds = Kind::ALL.into_iter().filter(|k| {
+            matches!(k, Kind::Vpc | Kind::Peering | Kind::Vm | Kind::Route | Kind::Snat | Kind::SecurityBinding)
+        });
+        let listing = self.list(Snapshot::new(Wanted { kinds: kinds.collect(), vpc: None }, None));
+        Some(Whole {
+            revision: feed.latest(),
+            vpcs: scope.vpcs().clone(),
+            named: Some(scope.named().collect()),
+            listing,
+        })
+    }
+}
+
+/// A cluster's objects as they were at an instant, page by page while the region changes.
+pub struct Whole {
+    /// The revision of the cluster's last change.
+    pub revision: u64,
+    vpcs: Arc<BTreeSet<Name>>,
+    named: Option<Vec<Object>>,
+    listing: model::Listing,
+}
+
+impl Whole {
+    /// The next objects; none at the end. An error: more has changed meanwhile than is kept.
+    pub fn page(&mut self, region: &Region) -> Result<Option<Vec<Object>>, Gone> {
+        if let Some(named) = self.named.take() {
+            return Ok(Some(named));
+        }
+        while self.listing.position().is_some() {
+            let mut page = self.listing.page(&region.model, 1024);
+            if self.listing.overrun() {
+                return Err(Gone);
+            }
+            page.retain(|o| super::scope::holds(&self.vpcs, o));
+            if !page.is_empty() {
+                return Ok(Some(page));
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The region under random changes: what clusters are told, applied one after the other to a node's model, is what they should hold; and
+//! who may not change something changes nothing.
+
+use super::access::Principal;
+use super::feed::Gone;
+use super::region::{Region, Unfit, Wish};
+use super::scope::{served, Scope};
+use model::{Access, Documents, Kind, Model, Name, Object};
+use node::distribution::Message;
+use rand::{RngExt, SeedableRng};
+use std::collections::{BTreeMap, BTreeSet};
+
+fn operator() -> Principal {
+    Principal { role: "o".into(), access: Access::Operator, tenant: None, node: None }
+}
+
+fn tenant(name: &str) -> Principal {
+    Principal { role: "t".into(), access: Access::Tenant, tenant: Some(name.into()), node: None }
+}
+
+fn docs(text: &str) -> Documents {
+    let lines = text.lines().map(|l| format!("{{apiVersion: tunny/v1, {}}}\n", l.trim()));
+    let text = lines.collect::<Vec<_>>().join("---\n");
+    model::parse_text("x.yaml", &text).unwrap_or_else(|e| panic!("{}: {text}", e[0]))
+}
+
+fn empty() -> Region {
+    Region::load(&Documents::new(), 0, &BTreeMap::new()).unwrap()
+}
+
+/// Changes a region as its store would let it; whether it took it.
+fn change(region: &mut Region, docs: &Documents, who: &Principal) -> Result<u64, Unfit> {
+    let proposal = region.propose(&Wish::Some(docs), who)?;
+    let revision = region.revision() + 1;
+    region.commit(proposal, revision);
+    Ok(revision)
+}
+
+/// All that a cluster should hold, found the long way.
+fn expected(region: &Region, cluster: &str) -> BTreeMap<(Kind, Name), Object> {
+    let vpcs = &served(region.model())[cluster];
+    let scope = Scope::of(region.model(), vpcs);
+    let inside = Kind::ALL.into_iter().flat_map(|k| region.model().objects(k)).filter(|o| scope.holds(o));
+    inside.chain(scope.named()).map(|o| ((o.kind(), o.name()), o)).collect()
+}
+
+/// A node that follows.
+#[derive(Default)]
+struct Replica {
+    model: Model,
+    revision: u64,
+    snapshots: u32,
+}
+
+impl Replica {
+    fn follow(&mut self, region: &Region, cluster: &str) {
+        loop {
+            match region.behind(cluster, self.revision) {
+                Ok(None) => return,
+                Ok(Some(change)) => {
+                    let text = String::from_utf8(change.text.clone()).unwrap();
+                    let (head, rest) = text.split_once('\n').unwrap();
+                    let Message::Change { revision, puts, deletes } = serde_json::from_str(head).unwrap() else {
+                        panic!("{head}")
+                    };
+                    let mut docs = Documents::new();
+                    docs.read_text("x.ndjson", rest, &mut Vec::new());
+                    assert_eq!((docs.len() as u64, revision), (puts, change.revision));
+                    for (kind, name) in deletes {
+                        docs.delete(Kind::from_name(&kind).unwrap(), &name);
+                    }
+                    self.model.apply(&docs).unwrap_or_else(|e| panic!("{}: {text}", e[0]));
+                    self.revision = revision;
+                }
+                Err(Gone) => {
+                    let (mut whole, mut docs) = (region.whole(cluster).unwrap(), Documents::new());
+                    while let Some(page) = whole.page(region).unwrap() {
+                        page.into_iter().for_each(|o| docs.put(o));
+                    }
+                    let (model, _) = Model::from_documents(&docs).unwrap_or_else(|e| panic!("{}", e[0]));
+                    self.model.replace(model).unwrap();
+                    (self.revision, self.snapshots) = (whole.revision, self.snapshots + 1);
+                }
+            }
+        }
+    }
+
+    fn holds(&self) -> BTreeMap<(Kind, Name), Object> {
+        Kind::ALL.into_iter().flat_map(|k| self.model.objects(k)).map(|o| ((o.kind(), o.name()), o)).collect()
+    }
+}
+
+/// Some lines of a small world, of which much fits together and much does not.
+fn random(rng: &mut impl RngExt) -> Documents {
+    let mut text = String::new();
+    for _ in 0..rng.random_range(1..5) {
+        let (v, w, n) = (rng.random_range(0..6), rng.random_range(0..6), rng.random_range(0..10));
+        let (c, nc) = (["a", "b"][rng.random_range(0..2)], rng.random_range(0..4));
+        let peerings: Vec<String> =
+            (0..6).filter(|_| rng.random_range(0..3) > 0).map(|p| format!("p{}", v.min(p) * 10 + v.max(p))).collect();
+        text += &match rng.random_range(0..12) {
+            0 => format!("kind: Nc, metadata: {{name: n{nc}}}, spec: {{address: 192.0.2.{}, vpcs: [v{v}]}}", nc + 1),
+            1 => format!("kind: Nc, metadata: {{name: n{nc}}}, spec: {{address: 192.0.2.{}}}", nc + 1),
+            2 | 3 => format!("kind: Vpc, metadata: {{name: v{v}}}, spec: {{vni: {}, peerings: [{}]}}", 100 + v, peerings.join(", ")),
+            4 if v != w => format!("kind: Peering, metadata: {{name: p{}}}, spec: {{vpcs: [v{v}, v{w}]}}", v.min(w) * 10 + v.max(w)),
+            5 => format!("kind: Tenant, metadata: {{name: t{v}}}, spec: {{vpcs: [v{v}], cluster: {c}}}"),
+            6 => format!("kind: Tenant, metadata: {{name: t{v}}}, spec: {{vpcs: [v{v}]}}"),
+            7 | 8 => format!("kind: Vm, metadata: {{name: m{v}-{n}}}, spec: {{vpc: v{v}, addresses: [10.0.0.{}], mac: \"02:00:00:00:00:0{n}\", nc: n{nc}}}", n + 1),
+            9 => format!("kind: Route, metadata: {{name: r{v}-{n}}}, spec: {{vpc: v{v}, prefix: 10.{n}.0.0/16, scope: local}}"),
+            10 => format!("kind: SecurityGroup, metadata: {{name: g{}}}, spec: {{rules: [ingress allow tcp/80 group g{}]}}", n % 3, w % 3),
+            _ => format!("kind: SecurityBinding, metadata: {{name: b{v}}}, spec: {{vpc: v{v}, prefixes: [10.0.0.0/24], groups: [g{}]}}", n % 3),
+        };
+        text.push('\n');
+    }
+    let text: String = text.lines().filter(|l| !l.is_empty()).map(|l| format!("{l}\n")).collect();
+    if text.is_empty() {
+        return Documents::new();
+    }
+    let docs = docs(&text);
+    match rng.random_range(0..4) {
+        0 => docs.into_deletions(),
+        _ => docs,
+    }
+}
+
+#[test]
+fn clusters_hold_what_their_tenants_need_after_any_changes() {
+    let seed: u64 = rand::random();
+    println!("seed {seed}");
+    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
+    let (mut taken, mut most, mut snapshots) = (0, 0, 0);
+    for _ in 0..8 {
+        let mut region = empty();
+        let start = "kind: Cluster, metadata: {name: a}, spec: {}\nkind: Cluster, metadata: {name: b}, spec: {}";
+        change(&mut region, &docs(&start.replace("spec: {}", "spec: {addresses: []}")), &operator()).unwrap();
+        let mut replicas: BTreeMap<&str, Replica> = ["a", "b"].map(|c| (c, Replica::default())).into();
+        for _ in 0..250 {
+            let documents = random(&mut rng);
+            taken += u32::from(change(&mut region, &documents, &operator()).is_ok());
+            // One of them looks only now and then.
+            for (cluster, replica) in &mut replicas {
+                if *cluster == "a" || rng.random_range(0..10) == 0 {
+                    replica.follow(&region, cluster);
+                    let expected = expected(&region, cluster);
+                    assert_eq!(replica.holds(), expected);
+                    most = most.max(expected.len());
+                }
+            }
+        }
+        // After a restart of the controller a node that holds the last revision is sent nothing, one that does not everything.
+        let mut all = Documents::new();
+        Kind::ALL.into_iter().flat_map(|k| region.model().objects(k)).for_each(|o| all.put(o));
+        let latest = ["a", "b"].map(|c| (Name::from(c), region.intent(c))).into();
+        let region = Region::load(&all, region.revision(), &latest).unwrap();
+        for (cluster, mut replica) in replicas {
+            let (behind, before) = (replica.revision < region.intent(cluster), replica.snapshots);
+            replica.follow(&region, cluster);
+            assert_eq!(replica.snapshots - before, u32::from(behind));
+            assert_eq!(replica.holds(), expected(&region, cluster));
+            snapshots += replica.snapshots;
+        }
+    }
+    assert!(taken > 400 && most > 15 && snapshots > 0, "{taken} {most} {snapshots}");
+}
+
+/// Two tenants, side by side.
+fn two() -> Region {
+    let mut region = empty();
+    let text = "kind: Cluster, metadata: {name: a}, spec: {addresses: [192.0.2.200]}
+        kind: Nc, metadata: {name: n1}, spec: {address: 192.0.2.1}
+        kind: Vpc, metadata: {name: red}, spec: {vni: 1001, peerings: [both]}
+        kind: Vpc, metadata: {name: rose}, spec: {vni: 1003, peerings: [own]}
+        kind: Vpc, metadata: {name: blue}, spec: {vni: 1002, peerings: [both]}
+        kind: Tenant, metadata: {name: r}, spec: {vpcs: [red, rose], cluster: a}
+        kind: Tenant, metadata: {name: b}, spec: {vpcs: [blue], cluster: a}
+        kind: Vm, metadata: {name: mine}, spec: {vpc: red, addresses: [10.0.0.1], mac: \"02:00:00:00:00:01\", nc: n1}
+        kind: Vm, metadata: {name: theirs}, spec: {vpc: blue, addresses: [10.0.0.1], mac: \"02:00:00:00:00:01\", nc: n1}";
+    change(&mut region, &docs(text), &operator()).unwrap();
+    region
+}
+
+#[test]
+fn a_tenant_changes_what_is_in_its_vpcs_and_nothing_else() {
+    let mut region = two();
+    for text in [
+        "kind: Route, metadata: {name: x}, spec: {vpc: red, prefix: 10.0.0.0/8, scope: local}",
+        "kind: Vm, metadata: {name: mine}, spec: {vpc: red, addresses: [10.0.0.2], mac: \"02:00:00:00:00:01\", nc: n1}",
+        "kind: Vm, metadata: {name: new}, spec: {vpc: rose, addresses: [10.0.0.2], mac: \"02:00:00:00:00:02\", nc: n1}",
+    ] {
+        change(&mut region, &docs(text), &tenant("r")).unwrap_or_else(|e| panic!("{e:?}"));
+    }
+    let objects =
+        |region: &Region| -> Vec<Object> { Kind::ALL.into_iter().flat_map(|k| region.model().objects(k)).collect() };
+    let before = objects(&region);
+    for text in [
+        // Another's, as it is, changed, taken over, deleted.
+        "kind: Vm, metadata: {name: theirs}, spec: {vpc: blue, addresses: [10.0.0.1], mac: \"02:00:00:00:00:01\", nc: n1}",
+        "kind: Vm, metadata: {name: theirs}, spec: {vpc: blue, addresses: [10.0.0.9], mac: \"02:00:00:00:00:01\", nc: n1}",
+        "kind: Vm, metadata: {name: theirs}, spec: {vpc: red, addresses: [10.0.0.9], mac: \"02:00:00:00:00:09\", nc: n1}",
+        "kind: Route, metadata: {name: y}, spec: {vpc: blue, prefix: 10.0.0.0/8, scope: local}",
+        "kind: Peering, metadata: {name: both}, spec: {vpcs: [red, blue]}",
+        // Its own, given away.
+        "kind: Vm, metadata: {name: mine}, spec: {vpc: blue, addresses: [10.0.0.7], mac: \"02:00:00:00:00:07\", nc: n1}",
+        // What others need too.
+        "kind: Vpc, metadata: {name: red}, spec: {vni: 1009}",
+        "kind: Vpc, metadata: {name: more}, spec: {vni: 1009}",
+        "kind: Tenant, metadata: {name: r}, spec: {vpcs: [red, rose, blue]}",
+        "kind: Role, metadata: {name: me}, spec: {access: operator}",
+        "kind: Nc, metadata: {name: n2}, spec: {address: 192.0.2.2}",
+        "kind: PublicPool, metadata: {name: p}, spec: {ranges: [203.0.113.1]}",
+        // One of several.
+        "kind: Route, metadata: {name: ok}, spec: {vpc: red, prefix: 10.1.0.0/16, scope: local}\nkind: Nc, metadata: {name: n1}, spec: {address: 192.0.2.9}",
+    ] {
+        let refused = change(&mut region, &docs(text), &tenant("r"));
+        assert!(matches!(&refused, Err(Unfit::Forbidden(_))), "{text}: {refused:?}");
+        let mut gone = docs(text).into_deletions();
+        gone.deletes.retain(|(kind, name, _)| region.model().get(*kind, name).is_some());
+        if !gone.is_empty() && !text.contains("mine") {
+            assert!(matches!(change(&mut region, &gone, &tenant("r")), Err(Unfit::Forbidden(_))), "{text}");
+        }
+    }
+    let all = docs("kind: Route, metadata: {name: x}, spec: {vpc: red, prefix: 10.0.0.0/8, scope: local}");
+    assert!(matches!(region.propose(&Wish::All(&all), &tenant("r")), Err(Unfit::Forbidden(_) | Unfit::Wrong(_))));
+    assert_eq!(objects(&region), before);
+    // It sees what is its own.
+    let seen = |who: &Principal| -> BTreeSet<String> {
+        let objects = objects(&region).into_iter().filter(|o| who.sees(region.model(), o));
+        objects.map(|o| format!("{} {}", o.kind(), o.name())).collect()
+    };
+    let expected = ["Tenant r", "Vpc red", "Vpc rose", "Vm mine", "Vm new", "Route x"].map(String::from);
+    assert_eq!(seen(&tenant("r")), expected.into());
+    assert_eq!(seen(&operator()).len(), before.len());
+    let node = Principal { role: "n".into(), access: Access::Node, tenant: None, node: Some("a1".into()) };
+    assert!(seen(&node).is_empty());
+    // Its peering with its own VPC is its business.
+    let own = "kind: Vpc, metadata: {name: red}, spec: {vni: 1001, peerings: [both, own]}";
+    change(&mut region, &docs(own), &operator()).unwrap();
+    change(&mut region, &docs("kind: Peering, metadata: {name: own}, spec: {vpcs: [red, rose]}"), &tenant("r"))
+        .unwrap();
+}
+
+#[test]
+fn what_belongs_to_a_machine_is_refused_with_its_place() {
+    let mut region = two();
+    let text = "kind: Gateway, metadata: {name: gw}, spec: {vtep: {ipv4: 192.0.2.9}, uplinks: [eth0]}";
+    let Err(Unfit::Forbidden(why)) = change(&mut region, &docs(text), &operator()) else { panic!("taken") };
+    assert!(why.starts_with("x.yaml:1:1: Gateway `gw` is a matter of one machine"), "{why}");
+}
+
+#[test]
+fn an_object_is_known_to_be_where_it_is_and_since_when() {
+    let mut region = two();
+    let held = |region: &Region, kind, name: &str, changed| -> Vec<(String, u64)> {
+        let object = region.model().get(kind, name).unwrap();
+        region.holders(&object, changed).into_iter().map(|h| (h.cluster.to_string(), h.since)).collect()
+    };
+    assert_eq!(held(&region, Kind::Vm, "mine", 1), [("a".to_string(), 1)]);
+    let text = "kind: Cluster, metadata: {name: b}, spec: {addresses: []}
+        kind: Tenant, metadata: {name: b}, spec: {vpcs: [blue], cluster: b}";
+    change(&mut region, &docs(text), &operator()).unwrap();
+    assert_eq!(held(&region, Kind::Vm, "theirs", 1), [("b".to_string(), 2)]);
+    assert_eq!(held(&region, Kind::Nc, "n1", 1), [("a".to_string(), 2), ("b".to_string(), 2)]);
+    // Peers lie together: what is in one of them came with the peering, though it did not change itself.
+    change(&mut region, &docs("kind: Peering, metadata: {name: both}, spec: {vpcs: [red, blue]}"), &operator())
+        .unwrap();
+    assert_eq!(held(&region, Kind::Vm, "theirs", 1), [("a".to_string(), 3), ("b".to_string(), 2)]);
+    assert_eq!(held(&region, Kind::Vm, "mine", 1), [("a".to_string(), 1), ("b".to_string(), 3)]);
+    assert_eq!(held(&region, Kind::Tenant, "b", 2), []);
+}

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What stands where in the store.
+
+use model::Kind;
+
+/// What names the region, whatever it is called.
+pub const ID: &str = "m/id";
+/// Version of what stands where.
+pub const SCHEMA: &str = "m/schema";
+/// The version that this program knows.
+pub const SCHEMA_NOW: &str = "1";
+/// Objects, by kind and name: their documents as lines of JSON.
+pub const OBJECTS: &str = "o/";
+/// Credentials, by hash.
+pub const CREDENTIALS: &str = "c/";
+/// Clusters: the revision of the key is that of the cluster's last change.
+pub const LATEST: &str = "l/";
+
+/// The key of an object.
+pub fn object(kind: Kind, name: &str) -> Vec<u8> {
+    format!("{OBJECTS}{kind}/{name}").into_bytes()
+}
+
+/// The object of a key.
+pub fn object_of(key: &[u8]) -> Option<(Kind, &str)> {
+    let (kind, name) = std::str::from_utf8(key).ok()?.strip_prefix(OBJECTS)?.split_once('/')?;
+    Some((Kind::ALL.into_iter().find(|k| k.name() == kind)?, name))
+}
+
+/// The key of a credential.
+pub fn credential(hash: &str) -> Vec<u8> {
+    format!("{CREDENTIALS}{hash}").into_bytes()
+}
+
+/// The key of a cluster.
+pub fn latest(cluster: &str) -> Vec<u8> {
+    format!("{LATEST}{cluster}").into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_name_their_objects() {
+        for kind in Kind::ALL {
+            assert_eq!(object_of(&object(kind, "a/b")), Some((kind, "a/b")));
+        }
+        for wrong in ["", "o/Vm", "o/Frob/x", "c/x"] {
+            assert_eq!(object_of(wrong.as_bytes()), None);
+        }
+    }
+}

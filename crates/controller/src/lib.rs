@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The controller: what a region should be, and how its nodes come to know. The design is in `docs/design/controller.md`.
+//! [`core`] decides and does no I/O; everything else here is the way in and out of it.
+#![forbid(unsafe_code)]
+
+mod api;
+#[cfg(test)]
+mod api_tests;
+mod authenticate;
+mod body;
+pub mod config;
+pub mod core;
+mod credentials;
+pub mod init;
+mod keys;
+mod listing;
+pub mod openapi;
+mod pki;
+mod refusal;
+mod server;
+mod service;
+pub mod store;
+mod stream;
+pub mod types;
+mod watch;
+
+pub use refusal::Refusal;
+pub use server::run;

@@ -1,0 +1,426 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The controller itself: what the API asks it to do. One lock, held for a change from its plan until the store has it, and for a page of
+//! a listing. What may wait (lock, store) runs outside the event loop.
+
+use crate::config::Config;
+use crate::core::access::Principal;
+use crate::core::fleet::{Fleet, NodeView};
+use crate::core::region::{Proposal, Region, Unfit, Wish};
+use crate::keys;
+use crate::pki::Pki;
+use crate::refusal::Refusal;
+use crate::store::{end_of, Compare, Outcome, Store, Write};
+use crate::types::{Description, OnNode, Status};
+use model::{Documents, Kind, Name, Object};
+use node::audit::{Audit, Event, Origin};
+use node::body::read_documents;
+use node::consent::{objects, Consent, Deletes};
+use node::distribution::Report;
+use node::error::NodeError;
+use node::service::Mode;
+use node::types::ApplyReport;
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use tokio::sync::watch;
+
+/// Changes of a plan that are listed.
+const CHANGES_MAX: usize = 1000;
+/// Entries that are read at once.
+const PAGE: usize = 10_000;
+
+/// What a change may move.
+pub struct Core {
+    /// The region.
+    pub region: Region,
+    /// Its nodes.
+    pub fleet: Fleet,
+    /// Nodes that are to be sent everything anew.
+    pub resync: BTreeSet<Name>,
+}
+
+/// Who asks, and from where.
+#[derive(Clone, Debug)]
+pub struct Caller {
+    /// Who.
+    pub principal: Principal,
+    /// The hash of the credential, to see whether it still holds.
+    pub credential: (String, crate::core::credentials::Sort),
+    /// From where.
+    pub from: String,
+}
+
+impl Caller {
+    /// For the audit log.
+    pub fn origin(&self) -> Origin {
+        Origin { user: self.principal.who(), from: self.from.clone(), ..Origin::default() }
+    }
+}
+
+/// A controller.
+pub struct Controller {
+    core: Mutex<Core>,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) audit: Audit,
+    pub(crate) pki: Pki,
+    name: String,
+    id: String,
+    started: Instant,
+    /// Raised whenever somebody who waits should look again.
+    news: watch::Sender<u64>,
+    /// Raised whenever a credential or a Role may be worth less than before.
+    doubts: AtomicU64,
+}
+
+/// Milliseconds since 1970.
+pub fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+}
+
+/// Reads all objects of a store.
+fn load(store: &dyn Store) -> Result<(Documents, u64), String> {
+    let (mut docs, mut errors) = (Documents::new(), Vec::new());
+    let (mut from, end) = (keys::OBJECTS.as_bytes().to_vec(), end_of(keys::OBJECTS.as_bytes()));
+    loop {
+        let page = store.range(&from, &end, PAGE).map_err(|e| e.to_string())?;
+        let mut text = String::new();
+        for entry in &page.entries {
+            text += &String::from_utf8_lossy(&entry.value);
+            text.push('\n');
+        }
+        docs.read_text("store.ndjson", &text, &mut errors);
+        if let Some(e) = errors.first() {
+            return Err(format!("the store holds what this version does not understand: {e}"));
+        }
+        match page.entries.last().filter(|_| page.more) {
+            Some(last) => from = [last.key.as_slice(), &[0]].concat(),
+            None => return Ok((docs, page.revision)),
+        }
+    }
+}
+
+/// The text of a key that must be there.
+fn text_of(store: &dyn Store, key: &str) -> Result<String, String> {
+    let entry = store.get(&[key.into()]).map_err(|e| e.to_string())?.pop().flatten();
+    let text = entry.and_then(|e| String::from_utf8(e.value).ok());
+    text.ok_or_else(|| "the store is empty: `tunny controller init` makes one".to_string())
+}
+
+impl Controller {
+    /// Opens a controller over a store, with CA and audit log in a folder.
+    pub fn open(config: &Config, folder: &Path, store: Arc<dyn Store>) -> Result<Arc<Controller>, String> {
+        let pki = Pki::load(folder, &config.region)?;
+        let schema = text_of(&*store, keys::SCHEMA)?;
+        if schema != keys::SCHEMA_NOW {
+            return Err(format!(
+                "the store was written by another version of tunny (form {schema}, this one knows {})",
+                keys::SCHEMA_NOW
+            ));
+        }
+        let id = text_of(&*store, keys::ID)?;
+        let (docs, revision) = load(&*store)?;
+        let latest = store.range(keys::LATEST.as_bytes(), &end_of(keys::LATEST.as_bytes()), usize::MAX);
+        let latest = latest.map_err(|e| e.to_string())?.entries.into_iter().filter_map(|e| {
+            let cluster = std::str::from_utf8(e.key.get(keys::LATEST.len()..)?).ok()?;
+            Some((Name::from(cluster), e.changed))
+        });
+        let region = Region::load(&docs, revision, &latest.collect::<BTreeMap<_, _>>());
+        let region = region.map_err(|e| {
+            e.first().map_or(String::new(), |e| format!("what the store holds does not fit together: {e}"))
+        })?;
+        let audit = Audit::open(Some(folder), 0);
+        audit.notes.iter().for_each(|note| tracing::warn!("{note}"));
+        let core = Mutex::new(Core { region, fleet: Fleet::default(), resync: BTreeSet::new() });
+        let (name, started, news) = (config.region.clone(), Instant::now(), watch::Sender::new(revision));
+        Ok(Arc::new(Controller { core, store, audit, pki, name, id, started, news, doubts: AtomicU64::new(0) }))
+    }
+
+    /// The region and its nodes; while they are held, changes wait.
+    pub fn core(&self) -> MutexGuard<'_, Core> {
+        self.core.lock()
+    }
+
+    /// What names the region.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Tells of news.
+    pub fn news(&self) -> watch::Receiver<u64> {
+        self.news.subscribe()
+    }
+
+    /// How often a credential or a Role became worth less. A stream looks again at its own when this has been raised.
+    pub fn doubts(&self) -> u64 {
+        self.doubts.load(Ordering::Relaxed)
+    }
+
+    /// Lets every stream look again at its credential.
+    pub fn doubt(&self) {
+        self.doubts.fetch_add(1, Ordering::Relaxed);
+        self.wake();
+    }
+
+    /// Wakes everybody who waits.
+    pub fn wake(&self) {
+        self.news.send_modify(|n| *n += 1);
+    }
+
+    /// `GET /v1/status`.
+    pub fn status(&self) -> Status {
+        let core = self.core();
+        let counts = core.region.model().counts();
+        let objects = Kind::ALL.into_iter().map(|k| (k.name().to_string(), counts.of(k)));
+        let mut nodes = BTreeMap::new();
+        for view in core.nodes() {
+            *nodes.entry(view.state).or_default() += 1;
+        }
+        Status {
+            region: self.name.clone(),
+            id: self.id.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            uptime_s: self.started.elapsed().as_secs(),
+            revision: core.region.revision(),
+            objects: objects.filter(|(_, n)| *n > 0).collect(),
+            nodes,
+        }
+    }
+
+    /// A node says how it stands. What is new about it goes into the audit log.
+    pub fn reported(&self, caller: &Caller, report: Report) -> Result<(), Refusal> {
+        let Some(node) = &caller.principal.node else { return Err(Refusal::Failed) };
+        let mut core = self.core();
+        let before = core.view(node);
+        let news = core.fleet.reported(node, report, now_ms());
+        let after = core.view(node);
+        drop(core);
+        let mut event = Event::new("node", "", after.installed, &caller.origin());
+        if after.drift && !before.drift {
+            (event.outcome, event.note) = ("drift".into(), "the node was changed by hand (--break-glass)".into());
+            self.audit.note(event);
+        } else if after.faults != before.faults {
+            let whole = "the tables are as configured again".to_string();
+            let told = if after.faults.is_empty() { whole } else { after.faults.join("; ") };
+            (event.outcome, event.note) = ("damaged".into(), told);
+            self.audit.note(event);
+        } else if after.errors != before.errors && !after.errors.is_empty() {
+            (event.outcome, event.note) = ("refused".into(), after.errors.join("; "));
+            self.audit.note(event);
+        }
+        if news {
+            self.wake();
+        }
+        Ok(())
+    }
+
+    /// `POST /v1/nodes/NAME/resync`: the node is sent everything anew.
+    pub fn resync(&self, caller: &Caller, node: &str) -> Result<NodeView, Refusal> {
+        let mut core = self.core();
+        let Some(Object::Node(found)) = core.region.model().get(Kind::Node, node) else {
+            return Err(absent(Kind::Node, node));
+        };
+        core.resync.insert(found.name.clone());
+        let view = core.view(&found.name);
+        drop(core);
+        self.audit.note(Event::new(&format!("resync {node}"), "done", view.intent, &caller.origin()));
+        self.wake();
+        Ok(view)
+    }
+
+    /// `GET /v1/describe/KIND/NAME`.
+    pub fn describe(&self, who: &Principal, kind: &str, name: &str) -> Result<Description, Refusal> {
+        let kind = Kind::from_name(kind).ok_or_else(|| Refusal::Wrong(vec![Kind::unknown(kind)]))?;
+        let key = keys::object(kind, name);
+        let revision = self.store.get(std::slice::from_ref(&key))?.pop().flatten().map_or(0, |e| e.changed);
+        let core = self.core();
+        let model = core.region.model();
+        let object = model.get(kind, name).filter(|o| who.sees(model, o)).ok_or_else(|| absent(kind, name))?;
+        let held = core.region.holders(&object, revision);
+        let nodes = model.by_name().nodes.values().filter_map(|node| {
+            let since = held.iter().find(|h| h.cluster == node.cluster)?.since;
+            let view = core.view(&node.name);
+            let state = match view.seen_ms > 0 {
+                true if view.verified >= since => "verified".into(),
+                true if view.installed >= since => "installed".into(),
+                _ => view.state,
+            };
+            let NodeView { name: node, cluster, installed, verified, .. } = view;
+            Some(OnNode { node, cluster, since, installed, verified, state })
+        });
+        Ok(Description { nodes: nodes.collect(), object: object.to_json(), revision })
+    }
+
+    /// `POST /v1/apply`.
+    pub fn apply(&self, caller: &Caller, body: &[u8], mode: Mode, consent: &Consent) -> Result<ApplyReport, Refusal> {
+        let result = self.change(caller, body, mode, consent);
+        if !consent.dry_run {
+            let what = match mode {
+                Mode::Merge => "apply",
+                Mode::Replace => "replace",
+                Mode::Delete | Mode::DeleteNames => "delete",
+            };
+            let revision = self.core().region.revision();
+            let noted = match &result {
+                Ok(report) => Ok(report.clone()),
+                Err(refusal) => Err(refusal.as_error()),
+            };
+            self.audit.outcome(what, &caller.origin(), &noted, revision);
+        }
+        result
+    }
+
+    fn change(&self, caller: &Caller, body: &[u8], mode: Mode, consent: &Consent) -> Result<ApplyReport, Refusal> {
+        let begun = Instant::now();
+        let (docs, errors) = read_documents(body, mode).map_err(wrong)?;
+        let parse_s = begun.elapsed().as_secs_f64();
+        let begun = Instant::now();
+        let mut guard = self.core();
+        let core = &mut *guard;
+        let whole = mode == Mode::Replace;
+        if !errors.is_empty() {
+            let errors = core.region.errors_of(&docs, errors, whole);
+            return Err(Refusal::Wrong(errors.iter().map(|e| e.to_string()).collect()));
+        }
+        if whole {
+            consent.to_emptiness(docs.len(), core.region.model()).map_err(wrong)?;
+        }
+        let compares = since(&docs, whole, consent, core.region.revision())?;
+        let before = objects(core.region.model());
+        let wish = if whole { Wish::All(&docs) } else { Wish::Some(&docs) };
+        let proposal = core.region.propose(&wish, &caller.principal).map_err(|unfit| match unfit {
+            Unfit::Wrong(errors) => Refusal::Wrong(errors.iter().map(|e| e.to_string()).collect()),
+            Unfit::Forbidden(why) => Refusal::Forbidden(why),
+        })?;
+        let deletes = Deletes::new(&proposal.plan, before);
+        // What was planned for is compared object by object, below.
+        let consent = Consent { base: None, ..consent.clone() };
+        if let Err(e) = consent.to_plan(&deletes, "") {
+            core.region.discard(proposal);
+            return Err(wrong(e));
+        }
+        let view = proposal.plan.view(core.region.model(), CHANGES_MAX);
+        let mut report = ApplyReport {
+            plan: view.to_json(),
+            text: view.render(false),
+            empty: proposal.plan.is_empty(),
+            deletes: deletes.number(),
+            objects: before,
+            asks_deletes: deletes.needs_consent(),
+            base: core.region.revision().to_string(),
+            parse_s,
+            plan_s: begun.elapsed().as_secs_f64(),
+            generation: core.region.revision(),
+            ..ApplyReport::default()
+        };
+        let begun = Instant::now();
+        let writes = match consent.dry_run || report.empty {
+            true => Vec::new(),
+            false => writes(core, &proposal),
+        };
+        let outcome = if writes.is_empty() && compares.is_empty() {
+            Ok(Outcome::Written(0))
+        } else {
+            self.store.txn(&compares, &writes)
+        };
+        match outcome {
+            Ok(Outcome::Written(revision)) if !writes.is_empty() => {
+                let roles = proposal.plan.tally(Kind::Role);
+                core.region.commit(proposal, revision);
+                report.committed = true;
+                report.generation = revision;
+                report.journal_s = begun.elapsed().as_secs_f64();
+                let model = core.region.model();
+                core.fleet.forget(|node| model.by_name().nodes.contains_key(node));
+                drop(guard);
+                if roles.changed + roles.removed > 0 {
+                    self.doubt();
+                }
+                self.wake();
+                Ok(report)
+            }
+            Ok(Outcome::Written(_)) => {
+                core.region.discard(proposal);
+                Ok(report)
+            }
+            Ok(Outcome::Conflict(keys)) => {
+                core.region.discard(proposal);
+                Err(Refusal::Outdated(keys.iter().filter_map(|key| keys::object_of(key)).map(changed_since).collect()))
+            }
+            Err(e) => {
+                core.region.discard(proposal);
+                Err(e.into())
+            }
+        }
+    }
+}
+
+impl Core {
+    /// How every node stands.
+    pub fn nodes(&self) -> Vec<NodeView> {
+        self.region.model().by_name().nodes.keys().map(|name| self.view(name)).collect()
+    }
+
+    /// How a node stands.
+    pub fn view(&self, name: &str) -> NodeView {
+        let cluster = self.region.cluster_of(name).unwrap_or_else(|| "".into());
+        self.fleet.view(name, &cluster, self.region.intent(&cluster), now_ms())
+    }
+}
+
+/// What must not have changed since the plan was shown: the objects that are named, or if everything is replaced, anything.
+fn since(docs: &Documents, whole: bool, consent: &Consent, revision: u64) -> Result<Vec<Compare>, Refusal> {
+    let Some(base) = &consent.base else { return Ok(Vec::new()) };
+    let at: u64 =
+        base.parse().map_err(|_| Refusal::Wrong(vec![format!("base: `{}` is no revision", model::plain(base))]))?;
+    if at > revision {
+        return Err(Refusal::Wrong(vec![format!(
+            "base: revision {at} has not been yet, the present one is {revision}"
+        )]));
+    }
+    if whole && at != revision {
+        let why = format!("the region has changed since revision {at} (it is at {revision}), so it is not replaced; make the plan anew");
+        return Err(Refusal::Outdated(vec![why]));
+    }
+    let puts = docs.puts.iter().map(|i| keys::object(i.object.kind(), &i.object.name()));
+    let deletes = docs.deletes.iter().map(|(kind, name, _)| keys::object(*kind, name));
+    Ok(puts.chain(deletes).map(|key| Compare::NotSince(key, at)).collect())
+}
+
+fn changed_since((kind, name): (Kind, &str)) -> String {
+    format!(
+        "{kind} `{}` has been changed by somebody else meanwhile: nothing was changed; get it anew",
+        model::plain(name)
+    )
+}
+
+/// What a proposal writes: the objects, and which clusters it may concern.
+fn writes(core: &Core, proposal: &Proposal) -> Vec<Write> {
+    let objects = proposal.pairs.iter().filter_map(|(before, after)| match (before, after) {
+        (_, Some(o)) => Some(Write::Put(keys::object(o.kind(), &o.name()), o.to_ndjson().into_bytes())),
+        (Some(o), None) => Some(Write::Delete(keys::object(o.kind(), &o.name()))),
+        (None, None) => None,
+    });
+    let there = &core.region.model().by_name().clusters;
+    let clusters = proposal.clusters.iter().map(|name| match there.contains_key(name) {
+        true => Write::Put(keys::latest(name), Vec::new()),
+        false => Write::Delete(keys::latest(name)),
+    });
+    objects.chain(clusters).collect()
+}
+
+fn wrong(e: NodeError) -> Refusal {
+    Refusal::Wrong(e.sentences())
+}
+
+/// There is no such object.
+pub fn absent(kind: Kind, name: &str) -> Refusal {
+    let word = kind.name().to_lowercase();
+    Refusal::Absent(format!(
+        "there is no {kind} named `{}`; `tunny get {word}` lists those that there are",
+        model::plain(name)
+    ))
+}

@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The embedded store: one file of `redb`, copy-on-write B-trees, synced before a transaction is acknowledged.
+//!
+//! Three tables: `entries` (key → created, changed, value), `history` (revision, number → event) and `numbers` (revision, the
+//! revision up to which the history is compacted, version). Entries and history are written by one transaction of redb. A change of
+//! very many keys is not kept in the history, which it would double in size: it compacts the history instead, and whoever
+//! watches starts over.
+//!
+//! redb answers everything with an error once a write has failed, until the file is closed and opened: that is done here, so that
+//! changes are taken again when a full disk has room.
+
+use super::{Change, Compare, Entry, Event, Outcome, Page, Revision, Store, StoreError, Watch, Write};
+use parking_lot::{Condvar, Mutex, RwLock};
+use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition, TableError};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const ENTRIES: TableDefinition<&[u8], &[u8]> = TableDefinition::new("entries");
+const HISTORY: TableDefinition<(u64, u32), &[u8]> = TableDefinition::new("history");
+const NUMBERS: TableDefinition<&str, u64> = TableDefinition::new("numbers");
+
+/// Version of what the tables hold.
+const VERSION: u64 = 1;
+/// Events of one change that the history keeps.
+pub const EVENTS_MAX: usize = 50_000;
+/// Changes that the history keeps.
+pub const CHANGES_MAX: u64 = 20_000;
+
+/// The store.
+pub struct Embedded {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    path: PathBuf,
+    /// None: it could not be opened again after an error.
+    database: RwLock<Option<Database>>,
+    /// The revision, for those who wait.
+    revision: Mutex<Revision>,
+    raised: Condvar,
+}
+
+fn medium(what: &'static str) -> impl Fn(&dyn std::fmt::Display) -> StoreError {
+    move |why| StoreError::Medium { what, why: why.to_string() }
+}
+
+fn opened(path: &Path) -> Result<Database, StoreError> {
+    Database::create(path).map_err(|e| match e {
+        DatabaseError::DatabaseAlreadyOpen => StoreError::Locked(path.display().to_string()),
+        e => StoreError::Medium { what: "opened", why: format!("{}: {e}", path.display()) },
+    })
+}
+
+impl Embedded {
+    /// Opens a file, or makes it.
+    pub fn open(path: &Path) -> Result<Embedded, StoreError> {
+        let database = opened(path)?;
+        let written = medium("written");
+        let begin = database.begin_write().map_err(|e| written(&e))?;
+        let revision = {
+            let mut numbers = begin.open_table(NUMBERS).map_err(|e| written(&e))?;
+            let number = |n: Option<redb::AccessGuard<'_, u64>>| n.map(|n| n.value());
+            let version = numbers.get("version").map(number).map_err(|e| written(&e))?;
+            match version {
+                None => drop(numbers.insert("version", VERSION).map_err(|e| written(&e))?),
+                Some(VERSION) => {}
+                Some(other) => {
+                    return Err(StoreError::Version(format!(
+                        "{} was written by another version of tunny (form {other}, this one knows {VERSION}): start that one, export, and import here",
+                        path.display()
+                    )))
+                }
+            }
+            begin.open_table(ENTRIES).map_err(|e| written(&e))?;
+            begin.open_table(HISTORY).map_err(|e| written(&e))?;
+            let revision = numbers.get("revision").map(number).map_err(|e| written(&e))?;
+            revision.unwrap_or(0)
+        };
+        begin.commit().map_err(|e| written(&e))?;
+        let shared = Shared {
+            path: path.to_path_buf(),
+            database: RwLock::new(Some(database)),
+            revision: Mutex::new(revision),
+            raised: Condvar::new(),
+        };
+        Ok(Embedded { shared: Arc::new(shared) })
+    }
+}
+
+impl Shared {
+    fn read<T>(&self, look: impl FnOnce(&redb::ReadTransaction) -> Result<T, redb::Error>) -> Result<T, StoreError> {
+        let read = medium("read");
+        self.reopen()?;
+        let database = self.database.read();
+        let database = database.as_ref().ok_or_else(|| read(&"it is closed"))?;
+        let transaction = database.begin_read().map_err(|e| read(&e))?;
+        look(&transaction).map_err(|e| read(&e))
+    }
+
+    /// Opens the file again, if an error has closed it.
+    fn reopen(&self) -> Result<(), StoreError> {
+        if self.database.read().is_some() {
+            return Ok(());
+        }
+        let mut database = self.database.write();
+        if database.is_none() {
+            *database = Some(opened(&self.path)?);
+        }
+        Ok(())
+    }
+
+    /// Writes; `work` says whether there is something to commit.
+    fn write(&self, compares: &[Compare], writes: &[Write]) -> Result<Outcome, StoreError> {
+        let failed = medium("written");
+        self.reopen()?;
+        let result = {
+            let database = self.database.read();
+            let database = database.as_ref().ok_or_else(|| failed(&"it is closed"))?;
+            transact(database, compares, writes)
+        };
+        match result {
+            Ok(Outcome::Written(revision)) => {
+                let mut now = self.revision.lock();
+                *now = revision.max(*now);
+                self.raised.notify_all();
+                Ok(Outcome::Written(revision))
+            }
+            Ok(conflict) => Ok(conflict),
+            Err(e) => {
+                // What failed may have left redb refusing everything.
+                *self.database.write() = None;
+                Err(failed(&e))
+            }
+        }
+    }
+}
+
+fn transact(database: &Database, compares: &[Compare], writes: &[Write]) -> Result<Outcome, redb::Error> {
+    let transaction = database.begin_write()?;
+    let revision = {
+        let mut entries = transaction.open_table(ENTRIES)?;
+        let mut numbers = transaction.open_table(NUMBERS)?;
+        let before = numbers.get("revision")?.map_or(0, |n| n.value());
+        let mut unlike = Vec::new();
+        for compare in compares {
+            let changed = entries.get(compare.key())?.map(|v| stamps(v.value()).1);
+            let holds = match (compare, changed) {
+                (Compare::Absent(_), changed) => changed.is_none(),
+                (Compare::Unchanged(_, at), changed) => changed == Some(*at),
+                (Compare::NotSince(_, at), changed) => changed.is_none_or(|changed| changed <= *at),
+            };
+            if !holds {
+                unlike.push(compare.key().to_vec());
+            }
+        }
+        if !unlike.is_empty() {
+            return Ok(Outcome::Conflict(unlike));
+        }
+        if writes.is_empty() {
+            return Ok(Outcome::Written(before));
+        }
+        let revision = before + 1;
+        let mut history = transaction.open_table(HISTORY)?;
+        let mut events: Vec<(&[u8], Vec<u8>)> = Vec::new();
+        let kept = writes.len() <= EVENTS_MAX;
+        for write in writes {
+            let (key, value) = match write {
+                Write::Put(key, value) => (key.as_slice(), Some(value.as_slice())),
+                Write::Delete(key) => (key.as_slice(), None),
+            };
+            let old = match value {
+                Some(value) => {
+                    let created = entries.get(key)?.map_or(revision, |old| stamps(old.value()).0);
+                    let mut record = Vec::with_capacity(value.len() + 16);
+                    record.extend_from_slice(&created.to_le_bytes());
+                    record.extend_from_slice(&revision.to_le_bytes());
+                    record.extend_from_slice(value);
+                    entries.insert(key, record.as_slice())?.map(|old| old.value()[16..].to_vec())
+                }
+                None => entries.remove(key)?.map(|old| old.value()[16..].to_vec()),
+            };
+            if kept && (value.is_some() || old.is_some()) {
+                events.push((key, event_bytes(key, value, old.as_deref())));
+            }
+        }
+        events.sort_by(|a, b| a.0.cmp(b.0));
+        for (i, (_, bytes)) in events.iter().enumerate() {
+            history.insert((revision, i as u32), bytes.as_slice())?;
+        }
+        if kept && events.is_empty() {
+            // A deletion of what was not there is a transaction all the same.
+            history.insert((revision, 0), [].as_slice())?;
+        }
+        numbers.insert("revision", revision)?;
+        let compacted = numbers.get("compacted")?.map_or(0, |n| n.value());
+        let upto = if kept { revision.saturating_sub(CHANGES_MAX) } else { revision };
+        if upto > compacted {
+            history.retain_in((0, 0)..(upto + 1, 0), |_, _| false)?;
+            numbers.insert("compacted", upto)?;
+        }
+        revision
+    };
+    transaction.commit()?;
+    Ok(Outcome::Written(revision))
+}
+
+/// The transactions that created and last wrote an entry.
+fn stamps(record: &[u8]) -> (Revision, Revision) {
+    let number = |at: usize| record.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes);
+    (number(0), number(8))
+}
+
+fn entry(key: &[u8], record: &[u8]) -> Entry {
+    let (created, changed) = stamps(record);
+    Entry { key: key.to_vec(), value: record.get(16..).unwrap_or_default().to_vec(), created, changed }
+}
+
+/// Key, value and value before, each with its length plus one in front; 0: there is none.
+fn event_bytes(key: &[u8], value: Option<&[u8]>, before: Option<&[u8]>) -> Vec<u8> {
+    let mut out = Vec::new();
+    for part in [Some(key), value, before] {
+        let length = part.map_or(0, |p| p.len() as u32 + 1);
+        out.extend_from_slice(&length.to_le_bytes());
+        out.extend_from_slice(part.unwrap_or_default());
+    }
+    out
+}
+
+fn event_of(mut bytes: &[u8]) -> Option<Event> {
+    let mut part = || {
+        let (length, rest) = bytes.split_first_chunk::<4>()?;
+        let length = u32::from_le_bytes(*length) as usize;
+        let (own, rest) = rest.split_at_checked(length.saturating_sub(1))?;
+        bytes = rest;
+        Some((length > 0).then(|| own.to_vec()))
+    };
+    let key = part()??;
+    Some(Event { key, value: part()?, before: part()? })
+}
+
+impl Store for Embedded {
+    fn range(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Page, StoreError> {
+        self.shared.read(|transaction| {
+            let mut page = Page { revision: revision(transaction)?, ..Page::default() };
+            if from >= to {
+                return Ok(page);
+            }
+            for found in transaction.open_table(ENTRIES)?.range(from..to)? {
+                let (key, record) = found?;
+                if page.entries.len() == limit {
+                    page.more = true;
+                    break;
+                }
+                page.entries.push(entry(key.value(), record.value()));
+            }
+            Ok(page)
+        })
+    }
+
+    fn get(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<Entry>>, StoreError> {
+        self.shared.read(|transaction| {
+            let entries = transaction.open_table(ENTRIES)?;
+            keys.iter().map(|key| Ok(entries.get(key.as_slice())?.map(|record| entry(key, record.value())))).collect()
+        })
+    }
+
+    fn txn(&self, compares: &[Compare], writes: &[Write]) -> Result<Outcome, StoreError> {
+        self.shared.write(compares, writes)
+    }
+
+    fn watch(&self, after: Revision) -> Result<Box<dyn Watch>, StoreError> {
+        let watch = Following { shared: self.shared.clone(), at: after };
+        watch.kept()?;
+        Ok(Box::new(watch))
+    }
+
+    fn compact(&self, upto: Revision) -> Result<(), StoreError> {
+        let failed = medium("written");
+        self.shared.reopen()?;
+        let database = self.shared.database.read();
+        let database = database.as_ref().ok_or_else(|| failed(&"it is closed"))?;
+        let work = || -> Result<(), redb::Error> {
+            let transaction = database.begin_write()?;
+            {
+                let mut numbers = transaction.open_table(NUMBERS)?;
+                let (last, compacted) = (
+                    numbers.get("revision")?.map_or(0, |n| n.value()),
+                    numbers.get("compacted")?.map_or(0, |n| n.value()),
+                );
+                let upto = upto.min(last).max(compacted);
+                transaction.open_table(HISTORY)?.retain_in((0, 0)..(upto + 1, 0), |_, _| false)?;
+                numbers.insert("compacted", upto)?;
+            }
+            Ok(transaction.commit()?)
+        };
+        work().map_err(|e| failed(&e))
+    }
+}
+
+fn revision(transaction: &redb::ReadTransaction) -> Result<Revision, redb::Error> {
+    number(transaction, "revision")
+}
+
+fn number(transaction: &redb::ReadTransaction, name: &str) -> Result<u64, redb::Error> {
+    match transaction.open_table(NUMBERS) {
+        Ok(numbers) => Ok(numbers.get(name)?.map_or(0, |n| n.value())),
+        Err(TableError::TableDoesNotExist(_)) => Ok(0),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// A watch.
+struct Following {
+    shared: Arc<Shared>,
+    at: Revision,
+}
+
+impl Following {
+    /// Refuses to go on where history is missing.
+    fn kept(&self) -> Result<(), StoreError> {
+        match self.shared.read(|transaction| number(transaction, "compacted"))? {
+            compacted if self.at < compacted => Err(StoreError::Compacted(self.at)),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Watch for Following {
+    fn next(&mut self, patience: Duration) -> Result<Option<Change>, StoreError> {
+        let until = Instant::now() + patience;
+        {
+            let mut revision = self.shared.revision.lock();
+            while *revision <= self.at {
+                if self.shared.raised.wait_until(&mut revision, until).timed_out() {
+                    break;
+                }
+            }
+            if *revision <= self.at {
+                return Ok(None);
+            }
+        }
+        let at = self.at;
+        let found = self.shared.read(|transaction| {
+            if number(transaction, "compacted")? > at {
+                return Ok(None);
+            }
+            let history = transaction.open_table(HISTORY)?;
+            let mut change: Option<Change> = None;
+            for record in history.range((at + 1, 0)..)? {
+                let (key, bytes) = record?;
+                let revision = key.value().0;
+                if change.as_ref().is_some_and(|c| c.revision != revision) {
+                    break;
+                }
+                let change = change.get_or_insert(Change { revision, events: Vec::new() });
+                change.events.extend(event_of(bytes.value()));
+            }
+            Ok(Some(change))
+        })?;
+        let change = found.ok_or(StoreError::Compacted(at))?;
+        if let Some(change) = &change {
+            self.at = change.revision;
+        }
+        Ok(change)
+    }
+}

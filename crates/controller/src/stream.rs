@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `GET /v1/stream`: what a node follows. First who is who, then either the changes behind the revision that the node holds or, where these
+//! are no longer kept, everything; then each change as it comes. The next piece is made when the node has taken the one before.
+
+use crate::core::feed::Gone;
+use crate::core::region::Whole;
+use crate::refusal::Refusal;
+use crate::service::{now_ms, Caller, Controller};
+use model::Name;
+use node::distribution::{Message, ALIVE_S, PROTOCOL};
+use serde::Deserialize;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch::Receiver;
+
+/// Where the node is.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StreamQuery {
+    /// The messages that it understands.
+    pub protocol: u32,
+    /// The revision that it holds.
+    pub from: u64,
+    /// It was changed by hand.
+    pub drift: bool,
+    /// The region that it belonged to.
+    pub region: String,
+    /// The cluster that it belonged to.
+    pub cluster: String,
+}
+
+/// A stream to a node.
+pub struct Stream {
+    controller: Arc<Controller>,
+    caller: Caller,
+    node: Name,
+    cluster: Name,
+    at: u64,
+    /// It keeps what was changed by hand, until the operator says otherwise.
+    drift: bool,
+    hello: bool,
+    /// Doubts about credentials that it has looked into.
+    doubts: u64,
+    /// Everything, on its way, and how much of it has been sent.
+    whole: Option<(Whole, u64)>,
+    news: Receiver<u64>,
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.controller.core().fleet.left(&self.node, now_ms());
+        self.controller.wake();
+    }
+}
+
+/// Begins a stream.
+pub fn begin(controller: &Arc<Controller>, caller: &Caller, query: &StreamQuery) -> Result<Stream, Refusal> {
+    if query.protocol != PROTOCOL {
+        return Err(Refusal::Wrong(vec![format!(
+            "the node speaks version {} of the messages and this controller version {PROTOCOL}: bring both to one version of tunny",
+            query.protocol
+        )]));
+    }
+    let Some(node) = caller.principal.node.clone() else { return Err(Refusal::Failed) };
+    let news = controller.news();
+    let mut core = controller.core();
+    let cluster = core.region.cluster_of(&node);
+    let cluster = cluster.ok_or_else(|| Refusal::Forbidden(format!("there is no Node `{node}` any more")))?;
+    // What it holds of another region or cluster says nothing here; nor does a revision that has not been yet.
+    let same = query.region == controller.id() && *query.cluster == *cluster && query.from <= core.region.revision();
+    let at = if same { query.from } else { 0 };
+    core.fleet.came(&node, &caller.from, now_ms());
+    drop(core);
+    controller.wake();
+    let doubts = controller.doubts();
+    let (controller, caller, drift) = (controller.clone(), caller.clone(), query.drift && same);
+    Ok(Stream { controller, caller, node, cluster, at, drift, hello: false, doubts, whole: None, news })
+}
+
+impl Stream {
+    /// The next piece. `None`: the node must call again, or not at all.
+    pub async fn next(mut self) -> Option<(Vec<u8>, Stream)> {
+        loop {
+            self.news.mark_unchanged();
+            let (piece, stream) = tokio::task::spawn_blocking(move || (self.piece(), self)).await.ok()?;
+            self = stream;
+            match piece {
+                Err(Gone) => return None,
+                Ok(Some(piece)) => return Some((piece, self)),
+                Ok(None) => {}
+            }
+            match tokio::time::timeout(Duration::from_secs(ALIVE_S), self.news.changed()).await {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => return None,
+                Err(_) => {
+                    let (holds, stream) = tokio::task::spawn_blocking(move || (self.holds(), self)).await.ok()?;
+                    return holds.then(|| (Message::Alive {}.line().into_bytes(), stream));
+                }
+            }
+        }
+    }
+
+    /// Whether the node's credential still opens this.
+    fn holds(&self) -> bool {
+        let now = crate::authenticate::principal(&self.controller, &self.caller.credential);
+        now.is_ok_and(|now| now == self.caller.principal)
+    }
+
+    fn piece(&mut self) -> Result<Option<Vec<u8>>, Gone> {
+        let doubts = self.controller.doubts();
+        if doubts != std::mem::replace(&mut self.doubts, doubts) && !self.holds() {
+            return Err(Gone);
+        }
+        let mut core = self.controller.core();
+        if core.region.cluster_of(&self.node).as_ref() != Some(&self.cluster) {
+            return Err(Gone);
+        }
+        if !self.hello {
+            self.hello = true;
+            let (region, node, cluster) =
+                (self.controller.id().to_string(), self.node.to_string(), self.cluster.to_string());
+            return Ok(Some(Message::Hello { region, node, cluster }.line().into_bytes()));
+        }
+        if let Some((whole, sent)) = &mut self.whole {
+            return Ok(Some(match whole.page(&core.region)? {
+                Some(page) => {
+                    *sent += page.len() as u64;
+                    drop(core);
+                    let mut text = Vec::with_capacity(page.len() * 200);
+                    for object in &page {
+                        text.extend_from_slice(object.to_ndjson().as_bytes());
+                        text.push(b'\n');
+                    }
+                    text
+                }
+                None => {
+                    let end = Message::End { objects: *sent }.line();
+                    self.at = whole.revision;
+                    self.whole = None;
+                    self.drift = false;
+                    end.into_bytes()
+                }
+            }));
+        }
+        let resync = core.resync.remove(&self.node);
+        match core.region.behind(&self.cluster, self.at) {
+            Ok(change) if !resync => Ok(change.map(|change| {
+                self.at = change.revision;
+                change.text.clone()
+            })),
+            Err(Gone) if self.drift && !resync => Ok(None),
+            _ => {
+                let whole = core.region.whole(&self.cluster).ok_or(Gone)?;
+                let begin = Message::Snapshot { revision: whole.revision }.line();
+                self.whole = Some((whole, 0));
+                Ok(Some(begin.into_bytes()))
+            }
+        }
+    }
+}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the controller's API speaks beside documents and what a node's API speaks too.
+
+pub use crate::core::credentials::{Credential, Sort};
+pub use crate::core::fleet::NodeView;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// `GET /v1/status`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    /// Name of the region.
+    pub region: String,
+    /// What names it, whatever it is called.
+    pub id: String,
+    /// Version of the controller.
+    pub version: String,
+    /// Process id.
+    pub pid: u32,
+    /// Seconds since the start.
+    pub uptime_s: u64,
+    /// The revision of the last change.
+    pub revision: u64,
+    /// Objects by kind.
+    pub objects: BTreeMap<String, u64>,
+    /// Nodes by how they stand.
+    pub nodes: BTreeMap<String, u64>,
+}
+
+/// `POST /v1/credentials`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct NewCredential {
+    /// The Role that it is for.
+    pub role: String,
+    /// Token or certificate.
+    pub sort: Sort,
+    /// Days that it is good for.
+    pub days: u32,
+}
+
+/// A credential with its secret, which nobody can have again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Made {
+    /// What is kept of it.
+    #[serde(flatten)]
+    pub credential: Credential,
+    /// The token.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub token: String,
+    /// The certificate.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub certificate: String,
+    /// Its key.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub key: String,
+}
+
+/// `GET /v1/describe/KIND/NAME`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Description {
+    /// The object.
+    pub object: serde_json::Value,
+    /// The revision at which it changed last.
+    pub revision: u64,
+    /// The nodes that should have it.
+    pub nodes: Vec<OnNode>,
+}
+
+/// An object on a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OnNode {
+    /// The node.
+    pub node: String,
+    /// Its cluster.
+    pub cluster: String,
+    /// A node that has installed this revision has the object as it is.
+    pub since: u64,
+    /// The revision that the node has installed.
+    pub installed: u64,
+    /// The revision up to which it has found all in its tables.
+    pub verified: u64,
+    /// `verified`, `installed`, or why not: how the node stands.
+    pub state: String,
+}
+
+/// A line of `GET /v1/watch`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WatchLine {
+    /// The revision of the change.
+    pub revision: u64,
+    /// `put` or `delete`.
+    pub action: String,
+    /// Kind of the object.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+    /// The object as it is now, or as it was before it went.
+    pub object: serde_json::Value,
+}

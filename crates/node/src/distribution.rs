@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What the controller and a node say to each other: one answer without an end, a line a message or a document, and reports the other way
+//! (`docs/design/controller.md`).
+
+use serde::{Deserialize, Serialize};
+
+/// Version of these messages. A node that speaks another one is refused.
+pub const PROTOCOL: u32 = 1;
+/// Seconds between two signs of life of a stream.
+pub const ALIVE_S: u64 = 10;
+/// Where the controller listens if no port is given.
+pub const PORT: u16 = 6474;
+
+/// A line of the stream that is no document.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Message {
+    /// The first one: who is who.
+    Hello {
+        /// What names the region, whatever it is called.
+        region: String,
+        /// The node, by its credential.
+        node: String,
+        /// Its cluster.
+        cluster: String,
+    },
+    /// All objects follow, a line each, as they are at a revision. What is not among them goes.
+    Snapshot {
+        /// The revision.
+        revision: u64,
+    },
+    /// A snapshot is whole.
+    End {
+        /// Objects that it had.
+        objects: u64,
+    },
+    /// A change, whose documents follow, a line each.
+    Change {
+        /// The revision that it makes.
+        revision: u64,
+        /// Documents that follow.
+        puts: u64,
+        /// Kinds and names of what goes.
+        deletes: Vec<(String, String)>,
+    },
+    /// Nothing: the controller is there.
+    Alive {},
+}
+
+/// What a node says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Report {
+    /// The revision that is in force here.
+    pub installed: u64,
+    /// The revision up to which all that is in force was found in the tables, read back from their memory.
+    #[serde(default)]
+    pub verified: u64,
+    /// What is not there as it is configured.
+    #[serde(default)]
+    pub faults: Vec<String>,
+    /// Why the next one is not.
+    #[serde(default)]
+    pub errors: Vec<String>,
+    /// It was changed by hand (`--break-glass`) since.
+    #[serde(default)]
+    pub drift: bool,
+    /// Its version.
+    #[serde(default)]
+    pub version: String,
+}
+
+impl Message {
+    /// As a line, with its end.
+    pub fn line(&self) -> String {
+        // Of such a structure nothing can fail.
+        serde_json::to_string(self).unwrap_or_default() + "\n"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_told_from_documents() {
+        for message in [
+            Message::Hello { region: "r".into(), node: "n".into(), cluster: "c".into() },
+            Message::Change { revision: 7, puts: 1, deletes: vec![("Vm".into(), "a".into())] },
+            Message::Alive {},
+        ] {
+            let line = message.line();
+            assert_eq!(serde_json::from_str::<Message>(&line).unwrap(), message);
+            assert!(!line.contains("apiVersion"));
+        }
+        assert_eq!(Message::Alive {}.line(), "{\"alive\":{}}\n");
+    }
+}

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Following a controller: the node calls, the answer has no end, and each change in it is brought into force before the next one is
+//! read, so that a node that cannot keep up holds the controller back and not its own memory. What went wrong is tried again,
+//! less and less often. Nothing here stands between a packet and its way.
+
+use crate::distribution::{Message, ALIVE_S, PROTOCOL};
+use crate::managed::Managed;
+use crate::service::Node;
+use crate::tls::Remote;
+use crate::types::ErrorBody;
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http2::SendRequest;
+use hyper::{Request, StatusCode};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use model::{ConfigError, Documents, Kind};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Pauses between two attempts, at least and at most.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(20));
+/// Without a word for so long the controller is taken for dead.
+const SILENCE: Duration = Duration::from_secs(3 * ALIVE_S);
+/// Bytes of documents that are read together.
+const TOGETHER: usize = 1 << 20;
+
+/// Follows for ever.
+pub(crate) async fn follow(node: Arc<Node>, managed: Arc<Managed>, remote: Remote) {
+    let mut pause = PAUSES.0;
+    loop {
+        let begun = tokio::time::Instant::now();
+        let why = match session(&node, &managed, &remote).await {
+            Ok(()) => "it has ended the stream".into(),
+            Err(why) => why,
+        };
+        if managed.connection(false, &why) {
+            tracing::warn!("the controller at {} is not there; the configuration stays as it is: {why}", remote.url());
+        }
+        if begun.elapsed() > PAUSES.1 {
+            pause = PAUSES.0;
+        }
+        // Not all nodes come back at the same instant.
+        let part = crate::daemon::salt() % 1000;
+        tokio::time::sleep(pause * (500 + part as u32) / 1000).await;
+        pause = (pause * 2).min(PAUSES.1);
+    }
+}
+
+/// One connection: ends when it breaks, or when the node asks for everything anew.
+async fn session(node: &Arc<Node>, managed: &Arc<Managed>, remote: &Remote) -> Result<(), String> {
+    let stream = remote.connect("h2").await?;
+    let (mut sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(|e| e.to_string())?;
+    let connection = tokio::spawn(connection);
+    let followed = managed.followed();
+    let from = if managed.report().errors.is_empty() || followed.drift { followed.revision } else { 0 };
+    let path = format!(
+        "/v1/stream?protocol={PROTOCOL}&from={from}&drift={}&region={}&cluster={}",
+        followed.drift,
+        crate::client::escape(&followed.region),
+        crate::client::escape(&followed.cluster)
+    );
+    let response = send(&mut sender, remote, "GET", &path, Vec::new()).await?;
+    let mut reader = Reader { body: response, rest: Vec::new() };
+    let result = follow_stream(node, managed, remote, &mut sender, &mut reader).await;
+    connection.abort();
+    result
+}
+
+async fn send(
+    sender: &mut SendRequest<Full<Bytes>>,
+    remote: &Remote,
+    method: &str,
+    path: &str,
+    body: Vec<u8>,
+) -> Result<Incoming, String> {
+    let mut request = Request::builder().method(method).uri(format!("{}{path}", remote.url()));
+    if let Some(authorization) = remote.authorization() {
+        request = request.header("authorization", authorization);
+    }
+    let request = request.header("content-type", "application/json").body(Full::new(Bytes::from(body)));
+    let request = request.map_err(|e| e.to_string())?;
+    let response = sender.send_request(request).await.map_err(|e| e.to_string())?;
+    match response.status() {
+        StatusCode::OK | StatusCode::NO_CONTENT => Ok(response.into_body()),
+        status => {
+            let text = response.into_body().collect().await.map_err(|e| e.to_string())?.to_bytes();
+            let errors = serde_json::from_slice::<ErrorBody>(&text).map(|b| b.errors.join("; "));
+            Err(errors.unwrap_or_else(|_| format!("it answers {status}")))
+        }
+    }
+}
+
+/// The lines of the stream.
+struct Reader {
+    body: Incoming,
+    rest: Vec<u8>,
+}
+
+impl Reader {
+    /// Whole lines that have come, a megabyte or so at most; empty at the end of the stream.
+    async fn lines(&mut self) -> Result<Vec<u8>, String> {
+        loop {
+            if let Some(end) = self.rest.iter().rposition(|b| *b == b'\n') {
+                let after = self.rest.split_off(end + 1);
+                return Ok(std::mem::replace(&mut self.rest, after));
+            }
+            let frame = tokio::time::timeout(SILENCE, self.body.frame()).await;
+            match frame.map_err(|_| format!("it has said nothing for {} s", SILENCE.as_secs()))? {
+                None => return Ok(Vec::new()),
+                Some(frame) => {
+                    let frame = frame.map_err(|e| e.to_string())?;
+                    self.rest.extend_from_slice(frame.data_ref().map_or(&[], |d| &d[..]));
+                }
+            }
+        }
+    }
+}
+
+/// What is being received.
+enum Receiving {
+    Nothing,
+    Snapshot(u64),
+    Change(u64, u64),
+}
+
+/// Documents on their way in.
+#[derive(Default)]
+struct Parcel {
+    docs: Documents,
+    errors: Vec<ConfigError>,
+    text: Vec<u8>,
+    lines: u64,
+}
+
+impl Parcel {
+    fn take(&mut self, line: &[u8]) {
+        self.lines += 1;
+        self.text.extend_from_slice(line);
+        self.text.push(b'\n');
+        if self.text.len() >= TOGETHER {
+            self.read();
+        }
+    }
+
+    fn read(&mut self) {
+        let text = String::from_utf8_lossy(&self.text).into_owned();
+        self.text.clear();
+        if !text.is_empty() {
+            self.docs.read_text("controller.ndjson", &text, &mut self.errors);
+        }
+    }
+}
+
+async fn follow_stream(
+    node: &Arc<Node>,
+    managed: &Arc<Managed>,
+    remote: &Remote,
+    sender: &mut SendRequest<Full<Bytes>>,
+    reader: &mut Reader,
+) -> Result<(), String> {
+    let (mut receiving, mut parcel) = (Receiving::Nothing, Parcel::default());
+    // Why the whole configuration was refused: it is not asked for again before something has changed.
+    let mut refused = None;
+    loop {
+        let lines = tokio::select! {
+            lines = reader.lines() => lines?,
+            () = managed.news() => {
+                report(sender, remote, managed).await?;
+                continue;
+            }
+        };
+        if lines.is_empty() {
+            return Ok(());
+        }
+        for line in lines.split(|b| *b == b'\n').filter(|line| !line.is_empty()) {
+            if line.starts_with(b"{\"apiVersion\"") {
+                parcel.take(line);
+            } else {
+                let message = serde_json::from_slice(line)
+                    .map_err(|e| format!("it says what this node does not understand: {e}"))?;
+                match message {
+                    Message::Hello { region, node: name, cluster } => {
+                        welcome(managed, remote, &region, &name, &cluster);
+                        report(sender, remote, managed).await?;
+                    }
+                    Message::Snapshot { revision } => receiving = Receiving::Snapshot(revision),
+                    Message::Change { revision, puts, deletes } => {
+                        if let Some(why) = refused.take() {
+                            return Err(why);
+                        }
+                        for (kind, name) in deletes {
+                            let kind = Kind::from_name(&kind)
+                                .ok_or_else(|| format!("it deletes a `{kind}`, which this node does not know"))?;
+                            parcel.docs.delete(kind, &name);
+                        }
+                        receiving = Receiving::Change(revision, puts);
+                    }
+                    Message::End { objects } if objects != parcel.lines => {
+                        return Err(format!("a snapshot of {objects} objects has {}", parcel.lines));
+                    }
+                    Message::End { .. } => {
+                        let Receiving::Snapshot(revision) = receiving else {
+                            return Err("a snapshot ends that none has begun".into());
+                        };
+                        receiving = Receiving::Nothing;
+                        refused = install(node, std::mem::take(&mut parcel), true, revision).await.err();
+                        report(sender, remote, managed).await?;
+                    }
+                    Message::Alive {} => report(sender, remote, managed).await?,
+                }
+            }
+            if let Receiving::Change(revision, puts) = receiving {
+                if parcel.lines == puts {
+                    receiving = Receiving::Nothing;
+                    let done = install(node, std::mem::take(&mut parcel), false, revision).await;
+                    report(sender, remote, managed).await?;
+                    done?;
+                }
+            }
+        }
+    }
+}
+
+/// Notes whose node this is. Of another region or cluster nothing that was received counts.
+fn welcome(managed: &Managed, remote: &Remote, region: &str, name: &str, cluster: &str) {
+    let mut other = false;
+    managed.note(|f| {
+        if f.region != region || f.cluster != cluster {
+            f.revision = 0;
+            other = true;
+        }
+        (f.region, f.cluster, f.node) = (region.into(), cluster.into(), name.into());
+    });
+    if other {
+        managed.nothing_verified();
+    }
+    if managed.connection(true, "") {
+        tracing::info!("following the controller at {} as node {name} of cluster {cluster}", remote.url());
+    }
+}
+
+/// Brings into force what has come. A change that does not fit what is here ends the stream: the next one begins with everything.
+async fn install(node: &Arc<Node>, mut parcel: Parcel, whole: bool, revision: u64) -> Result<(), String> {
+    let node = node.clone();
+    let work = move || {
+        parcel.read();
+        node.install((&parcel.docs, parcel.errors), whole, revision)
+    };
+    let done = tokio::task::spawn_blocking(work).await.map_err(|_| "the node failed at a change".to_string())?;
+    done.map_err(|e| format!("revision {revision} cannot be brought into force: {e}"))
+}
+
+/// Tells the controller how far this node is.
+async fn report(sender: &mut SendRequest<Full<Bytes>>, remote: &Remote, managed: &Managed) -> Result<(), String> {
+    let report = serde_json::to_vec(&managed.report()).unwrap_or_default();
+    send(sender, remote, "POST", "/v1/report", report).await.map(drop)
+}
