@@ -128,3 +128,39 @@ fn a_worker_s_flow_cache_sends_packets_on_and_loses_no_count() {
     assert_eq!((vpc, vm), (600, 300));
     assert!(hits >= 580, "the flow cache sent {hits} of 600 packets on");
 }
+
+/// Meters need a clock that goes on without a daemon, in the stages and in the cache.
+fn a_meter_limits_on_without_a_daemon(name: &str, seconds: u32) {
+    const RATE: f64 = 200.0;
+    let Some(mut region) = region_with(&options(name)) else { return };
+    region.echo(20);
+    let mut vpc: Value = serde_json::from_str(&region.tunny(&["get", "vpc", "blue", "-o", "json"])).unwrap();
+    vpc["apiVersion"] = "tunny/v1".into();
+    vpc["spec"]["meter"] = serde_json::json!({"packets": {"committed": "200pps", "committedBurst": 20, "peak": "200pps", "peakBurst": 20}});
+    region.apply(&vpc.to_string());
+    let before = region.counted();
+    region.node().unwrap().process.kill();
+    // Four times as many as may pass, replies included.
+    let from = region.names.namespace("blue-1");
+    let begun = std::time::Instant::now();
+    let deadline = seconds.to_string();
+    let ping = traffic::ping(&from, "10.0.0.12", seconds * 400, &["-q", "-i", "0.0025", "-w", &deadline]).unwrap();
+    let lasted = begun.elapsed().as_secs_f64();
+    region.start_node().unwrap();
+    let [vpc, _, hits] = region.counted();
+    let (passed, most) = ((vpc - before[0]) as f64, RATE * lasted + 20.0);
+    assert!(ping.sent > seconds * 300, "{}", ping.output);
+    assert!((most * 0.9..=most * 1.02).contains(&passed), "{passed} of at most {most} packets in {lasted:.1} s passed");
+    assert!((hits - before[2]) as f64 > passed * 0.9, "the flow cache sent on {} of {passed}", hits - before[2]);
+}
+
+#[test]
+fn a_meter_limits_on_for_seconds_without_a_daemon() {
+    a_meter_limits_on_without_a_daemon("fm", 3);
+}
+
+#[test]
+#[ignore = "a minute"]
+fn long_a_meter_limits_on_for_a_minute_without_a_daemon() {
+    a_meter_limits_on_without_a_daemon("fl", 60);
+}
