@@ -176,7 +176,7 @@ impl Program for Cli {
         match self.command {
             Command::Node(args) => node::run(*args, global),
             Command::Agent(args) => agent::run(args, global),
-            Command::Controller(args) => controller::run(args, global),
+            Command::Controller(args) => controller::run(args),
             Command::Validate(args) => validate::run(args, global),
             Command::Apply(args) => apply::run(args, global),
             Command::Delete(args) => delete::run(args, global),

@@ -84,7 +84,6 @@ fn configured(instance: &str) -> Vec<PathBuf> {
 
 /// Runs the command.
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
-    anyhow::ensure!(global.server.is_none(), "--server is for commands that ask; a node follows --controller URL");
     let controller = args.controller.as_ref().map(|url| global.controller(url)).transpose()?;
     let pins = args.pins.unwrap_or_else(|| PathBuf::from("/sys/fs/bpf/tunny").join(&global.instance));
     if args.uninstall {
