@@ -49,8 +49,8 @@ pub struct Args {
     /// Take over tables that were filled from another state: they say what this one says from then on.
     #[arg(long)]
     adopt: bool,
-    /// Follow the controller at https://HOST[:PORT], with --ca, --cert and --key: all but the Gateway comes from there. Without the controller the
-    /// node forwards, and starts, by what it has.
+    /// Follow the controller at https://HOST[:PORT], with --ca, --cert and --key: all but the Gateway comes from there, and what else the
+    /// node had goes. Without the controller it forwards, and starts, by what it has.
     #[arg(long, value_name = "URL")]
     controller: Option<String>,
     /// When it stops, take the fast path off the ports too.

@@ -500,3 +500,32 @@ fn no_acknowledged_change_is_lost_whenever_the_controller_is_killed() {
     }
     assert!(acknowledged.len() > 20, "{}", acknowledged.len());
 }
+
+#[test]
+fn a_context_means_a_controller_where_it_is_named() {
+    let region = Region::start();
+    let run = |words: &[&str]| {
+        let mut command = Command::new(TUNNY);
+        command.args(words).current_dir(region.dir.path()).env("HOME", region.dir.path()).env_remove("XDG_CONFIG_HOME");
+        command.output().unwrap()
+    };
+    let url = format!("https://localhost:{}", region.port);
+    let who = ["--ca", "region/ca.crt", "--cert", "region/operator.crt", "--key", "region/operator.key"];
+    let set = [&["--server", &url][..], &who, &["context", "set", "north"]].concat();
+    let out = run(&set);
+    assert!(out.status.success(), "{}", text(&out));
+    let out = run(&["--context", "north", "get", "status"]);
+    assert!(text(&out).contains("region     north"), "{}", text(&out));
+    assert!(text(&run(&["context", "list"])).contains(&url));
+    // Never by itself, and never two at once.
+    assert!(text(&run(&["--socket", "none", "get", "status"])).contains("no node listens"));
+    assert!(text(&run(&["--context", "north", "--server", &url, "get", "status"])).contains("give one of them"));
+    assert!(text(&run(&["--context", "south", "get", "status"])).contains("there are north"));
+    assert!(text(&run(&["--context", "../x", "get", "status"])).contains("an instance is named by"));
+    // What cannot be used is not kept.
+    let out =
+        run(&["--server", &url, "--ca", "none", "--token-file", "region/operator.token", "context", "set", "bad"]);
+    assert!(!out.status.success() && text(&out).contains("none cannot be read"), "{}", text(&out));
+    assert!(run(&["context", "delete", "north"]).status.success());
+    assert!(!run(&["--context", "north", "get", "status"]).status.success());
+}
