@@ -2,7 +2,6 @@
 //! `tunny controller`: the controller of a region.
 
 use crate::output::note;
-use crate::Global;
 use controller::config::{Config, FILE};
 use controller::init::{self, OPERATOR};
 use std::net::SocketAddr;
@@ -53,8 +52,7 @@ fn name(text: &str) -> Result<String, String> {
 }
 
 /// Runs the command.
-pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
-    anyhow::ensure!(global.server.is_none(), "--server is for commands that ask a controller; this one is it");
+pub fn run(args: Args) -> anyhow::Result<ExitCode> {
     let Some(Action::Init(args)) = args.action else {
         node::daemon::log_to_stderr();
         controller::run(&args.config).map_err(|why| anyhow::anyhow!(why))?;

@@ -6,6 +6,7 @@
 mod agent;
 mod apply;
 mod capture;
+mod context;
 mod controller;
 mod credential;
 mod delete;
@@ -57,6 +58,9 @@ pub struct Global {
     /// A controller, as https://HOST[:PORT]: the command speaks to it and not to the node on this machine.
     #[arg(long, global = true, env = "TUNNY_SERVER", value_name = "URL", hide_env_values = true)]
     pub server: Option<String>,
+    /// A controller by the name under which `tunny context` keeps it, instead of --server, --ca and who asks.
+    #[arg(long, global = true, env = "TUNNY_CONTEXT", value_name = "NAME", hide_env_values = true, value_parser = instance_name)]
+    pub context: Option<String>,
     /// The CA of the controller's region.
     #[arg(long, global = true, env = "TUNNY_CA", value_name = "FILE", hide_env_values = true)]
     pub ca: Option<PathBuf>,
@@ -121,7 +125,7 @@ impl Global {
     pub fn node_client(&self) -> anyhow::Result<Client> {
         anyhow::ensure!(
             self.server.is_none(),
-            "only a node can answer this, and --server (or TUNNY_SERVER) names a controller: leave it out"
+            "only a node can answer this, and --server or --context (or TUNNY_SERVER, TUNNY_CONTEXT) names a controller: leave it out"
         );
         Ok(Client::new(&self.socket())?)
     }
@@ -130,7 +134,7 @@ impl Global {
     pub fn region_client(&self) -> anyhow::Result<Client> {
         anyhow::ensure!(
             self.server.is_some(),
-            "only a controller can answer this: name it by --server URL (or TUNNY_SERVER)"
+            "only a controller can answer this: name it by --server URL or --context NAME"
         );
         self.client()
     }
@@ -150,6 +154,7 @@ enum Command {
     Watch(watch::Args),
     Resync(region::ResyncArgs),
     Credential(credential::Args),
+    Context(context::Args),
     History(history::Args),
     Rollback(history::RollbackArgs),
     Top(top::Args),
@@ -172,11 +177,15 @@ impl Program for Cli {
     }
 
     fn run(self) -> anyhow::Result<ExitCode> {
-        let global = &self.global;
+        let global = &match self.command {
+            // It says what contexts mean, and daemons ask nobody.
+            Command::Context(_) | Command::Controller(_) | Command::Node(_) => self.global,
+            _ => self.global.in_context()?,
+        };
         match self.command {
             Command::Node(args) => node::run(*args, global),
             Command::Agent(args) => agent::run(args, global),
-            Command::Controller(args) => controller::run(args, global),
+            Command::Controller(args) => controller::run(args),
             Command::Validate(args) => validate::run(args, global),
             Command::Apply(args) => apply::run(args, global),
             Command::Delete(args) => delete::run(args, global),
@@ -186,6 +195,7 @@ impl Program for Cli {
             Command::Watch(args) => watch::run(args, global),
             Command::Resync(args) => region::resync(args, global),
             Command::Credential(args) => credential::run(args, global),
+            Command::Context(args) => context::run(args, global),
             Command::History(args) => history::run(args, global),
             Command::Rollback(args) => history::rollback(args, global),
             Command::Top(args) => top::run(args, global),

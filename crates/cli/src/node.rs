@@ -49,8 +49,8 @@ pub struct Args {
     /// Take over tables that were filled from another state: they say what this one says from then on.
     #[arg(long)]
     adopt: bool,
-    /// Follow the controller at https://HOST[:PORT], with --ca, --cert and --key: all but the Gateway comes from there. Without the controller the
-    /// node forwards, and starts, by what it has.
+    /// Follow the controller at https://HOST[:PORT], with --ca, --cert and --key: all but the Gateway comes from there, and what else the
+    /// node had goes. Without the controller it forwards, and starts, by what it has.
     #[arg(long, value_name = "URL")]
     controller: Option<String>,
     /// When it stops, take the fast path off the ports too.
@@ -84,7 +84,6 @@ fn configured(instance: &str) -> Vec<PathBuf> {
 
 /// Runs the command.
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
-    anyhow::ensure!(global.server.is_none(), "--server is for commands that ask; a node follows --controller URL");
     let controller = args.controller.as_ref().map(|url| global.controller(url)).transpose()?;
     let pins = args.pins.unwrap_or_else(|| PathBuf::from("/sys/fs/bpf/tunny").join(&global.instance));
     if args.uninstall {

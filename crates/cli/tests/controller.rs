@@ -444,3 +444,88 @@ fn listings_select_and_go_on_where_they_were_cut() {
         2
     );
 }
+
+#[test]
+fn no_acknowledged_change_is_lost_whenever_the_controller_is_killed() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let mut region = Region::start();
+    let mut acknowledged = Vec::new();
+    let mut next = 0;
+    let mut seed = u64::from(std::process::id());
+    for _ in 0..8 {
+        let stop = AtomicBool::new(false);
+        let (made, tried) = std::thread::scope(|scope| {
+            let client = client(&region);
+            let writer = scope.spawn(|| {
+                let (mut made, mut n) = (Vec::new(), next);
+                let client = client;
+                while !stop.load(Ordering::Relaxed) {
+                    // Two objects a change: both or neither.
+                    let text = documents(&format!(
+                        "kind: Vpc, metadata: {{name: v{n}}}, spec: {{vni: {}}}
+                         kind: Tenant, metadata: {{name: t{n}}}, spec: {{vpcs: [v{n}]}}",
+                        n + 1000
+                    ));
+                    n += 1;
+                    match client.post::<Value>("/v1/apply", text.into()) {
+                        Ok(report) => made.push((n - 1, report["generation"].as_u64().unwrap())),
+                        Err(_) => break,
+                    }
+                }
+                (made, n)
+            });
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            std::thread::sleep(Duration::from_millis(30 + (seed >> 33) % 150));
+            region.controller.take().unwrap().kill();
+            stop.store(true, Ordering::Relaxed);
+            writer.join().unwrap()
+        });
+        acknowledged.extend(made);
+        next = tried;
+        region.up();
+        let names = |kind: &str| -> Vec<u64> {
+            let list: Vec<Value> = serde_json::from_str(&region.operator(&["get", kind, "-o", "json"], "")).unwrap();
+            list.iter().map(|o| o["metadata"]["name"].as_str().unwrap()[1..].parse().unwrap()).collect()
+        };
+        let mut vpcs = names("vpc");
+        let mut tenants = names("tenant");
+        vpcs.sort_unstable();
+        tenants.sort_unstable();
+        assert_eq!(vpcs, tenants, "a change is there by half");
+        assert!(acknowledged.iter().all(|(n, _)| vpcs.contains(n)), "{acknowledged:?} {vpcs:?}");
+        // Of each kill one change more may be there that was not acknowledged.
+        assert!(vpcs.len() <= next as usize);
+        let status: Value = serde_json::from_str(&region.operator(&["get", "status", "-o", "json"], "")).unwrap();
+        assert!(status["revision"].as_u64() >= acknowledged.last().map(|(_, revision)| *revision));
+    }
+    assert!(acknowledged.len() > 20, "{}", acknowledged.len());
+}
+
+#[test]
+fn a_context_means_a_controller_where_it_is_named() {
+    let region = Region::start();
+    let run = |words: &[&str]| {
+        let mut command = Command::new(TUNNY);
+        command.args(words).current_dir(region.dir.path()).env("HOME", region.dir.path()).env_remove("XDG_CONFIG_HOME");
+        command.output().unwrap()
+    };
+    let url = format!("https://localhost:{}", region.port);
+    let who = ["--ca", "region/ca.crt", "--cert", "region/operator.crt", "--key", "region/operator.key"];
+    let set = [&["--server", &url][..], &who, &["context", "set", "north"]].concat();
+    let out = run(&set);
+    assert!(out.status.success(), "{}", text(&out));
+    let out = run(&["--context", "north", "get", "status"]);
+    assert!(text(&out).contains("region     north"), "{}", text(&out));
+    assert!(text(&run(&["context", "list"])).contains(&url));
+    // Never by itself, and never two at once.
+    assert!(text(&run(&["--socket", "none", "get", "status"])).contains("no node listens"));
+    assert!(text(&run(&["--context", "north", "--server", &url, "get", "status"])).contains("give one of them"));
+    assert!(text(&run(&["--context", "south", "get", "status"])).contains("there are north"));
+    assert!(text(&run(&["--context", "../x", "get", "status"])).contains("an instance is named by"));
+    // What cannot be used is not kept.
+    let out =
+        run(&["--server", &url, "--ca", "none", "--token-file", "region/operator.token", "context", "set", "bad"]);
+    assert!(!out.status.success() && text(&out).contains("none cannot be read"), "{}", text(&out));
+    assert!(run(&["context", "delete", "north"]).status.success());
+    assert!(!run(&["--context", "north", "get", "status"]).status.success());
+}

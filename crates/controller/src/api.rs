@@ -3,7 +3,7 @@
 //! its body read.
 
 use crate::authenticate::{caller, credential, Peer};
-use crate::body::{self, CHANGE_MAX};
+use crate::body::{self, CHANGE_MAX, TENANT_MAX};
 use crate::listing::ListQuery;
 use crate::openapi::{document, paths, request};
 use crate::refusal::Refusal;
@@ -20,7 +20,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use futures_util::stream::unfold;
-use model::Kind;
+use model::{Access, Kind};
 use node::audit::{Event, Origin};
 use node::consent::{Authority, Consent};
 use node::distribution::Report;
@@ -179,7 +179,8 @@ async fn apply(
     Query(query): Query<ApplyQuery>,
     body: Body,
 ) -> Result<Response, Refusal> {
-    let body = body::read(body, CHANGE_MAX).await?;
+    let operator = caller.principal.access == Access::Operator;
+    let body = body::read(body, if operator { CHANGE_MAX } else { TENANT_MAX }).await?;
     let mode = match (query.names, query.delete, query.replace) {
         (true, ..) => Mode::DeleteNames,
         (_, true, _) => Mode::Delete,

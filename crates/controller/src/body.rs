@@ -6,8 +6,10 @@ use axum::body::Body;
 use http_body_util::BodyExt;
 use std::time::Duration;
 
-/// Longest body of a change: documents of millions of objects.
+/// Longest body of an operator's change: documents of millions of objects.
 pub const CHANGE_MAX: usize = 2 << 30;
+/// Longest body of a tenant's change.
+pub const TENANT_MAX: usize = 32 << 20;
 /// Longest body of anything else.
 pub const SMALL_MAX: usize = 64 << 10;
 /// Nothing may come for so long.

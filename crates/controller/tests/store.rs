@@ -196,3 +196,72 @@ fn a_change_of_very_much_compacts_the_history() {
     assert_eq!(store.watch(last).unwrap().next(NOW).unwrap(), None);
     assert_eq!(store.range(b"", &end_of(b""), usize::MAX).unwrap().entries.len(), many.len() + 1);
 }
+
+/// A file system of a few MiB, for as long as it lives.
+struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    #[track_caller]
+    fn new() -> Option<SmallDisk> {
+        let dir = tempfile::tempdir().unwrap();
+        let flags = nix::mount::MsFlags::empty();
+        if let Err(e) = nix::mount::mount(Some("tmpfs"), dir.path(), Some("tmpfs"), flags, Some("size=8m")) {
+            skip::test(format_args!("needs to mount a tmpfs: {e}"), "run it where mounting is allowed");
+            return None;
+        }
+        Some(SmallDisk(dir))
+    }
+
+    fn fill(&self) {
+        use std::io::Write;
+        let mut file = std::fs::File::create(self.0.path().join("filler")).unwrap();
+        while file.write_all(&[0; 512]).is_ok() {}
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        nix::mount::umount2(self.0.path(), nix::mount::MntFlags::MNT_DETACH).unwrap();
+    }
+}
+
+#[test]
+fn a_full_disk_refuses_changes_until_there_is_room_and_answers_meanwhile() {
+    let Some(disk) = SmallDisk::new() else { return };
+    let path = disk.0.path().join("store");
+    let store = Embedded::open(&path).unwrap();
+    let value = "x".repeat(10_000);
+    let (mut model, mut last) = (BTreeMap::new(), 0);
+    let all = |store: &Embedded| -> BTreeMap<Vec<u8>, usize> {
+        let page = store.range(b"", &end_of(b""), usize::MAX).unwrap();
+        page.entries.into_iter().map(|e| (e.key, e.value.len())).collect()
+    };
+    for n in 0..20 {
+        last = written(store.txn(&[], &[put(&n.to_string(), &value)]).unwrap());
+        model.insert(n.to_string().into_bytes(), value.len());
+    }
+    disk.fill();
+    let mut refused = 0;
+    for n in 100..400 {
+        match store.txn(&[], &[put(&n.to_string(), &value)]) {
+            Ok(outcome) => {
+                last = written(outcome);
+                model.insert(n.to_string().into_bytes(), value.len());
+            }
+            Err(StoreError::Medium { .. }) => refused += 1,
+            Err(e) => panic!("{e}"),
+        }
+        if refused > 3 {
+            break;
+        }
+    }
+    assert!(refused > 3, "the disk was never full");
+    // It answers, and says what was acknowledged.
+    assert_eq!(all(&store), model);
+    std::fs::remove_file(disk.0.path().join("filler")).unwrap();
+    let next = written(store.txn(&[], &[put("more", &value)]).unwrap());
+    model.insert(b"more".to_vec(), value.len());
+    assert_eq!((next, all(&store)), (last + 1, model.clone()));
+    drop(store);
+    assert_eq!(all(&Embedded::open(&path).unwrap()), model);
+}

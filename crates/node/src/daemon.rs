@@ -407,11 +407,11 @@ fn apply_files(
     Ok((!plan.is_empty()).then(|| plan.view(model, 0).to_json()))
 }
 
-fn writer_options(plane: &DataPlane, model: &Model) -> WriterOptions {
+pub(crate) fn writer_options(fast: bool, model: &Model) -> WriterOptions {
     WriterOptions {
         salt: salt(),
         // One slot more than CPUs, for what programs of earlier layouts counted.
-        xdp_slots: if plane.xdp.is_some() { possible_cpus() + 1 } else { 0 },
+        xdp_slots: if fast { possible_cpus() + 1 } else { 0 },
         // One slot more than workers: traces count there, in their copy of the tables; and earlier layouts' software.
         worker_slots: WORKERS_MAX + 1,
         drop_lines: DROP_LINES,
@@ -427,7 +427,7 @@ fn known_or_said<T>(found: Result<T, String>, notes: &mut Vec<String>) -> Option
 /// A writer of the running tables, if they can be read.
 fn attach(plane: &DataPlane, model: &Model, steps: &mut Steps, notes: &mut Vec<String>) -> Option<Writer> {
     steps.begin("reading the running tables");
-    match Writer::attach(plane.memory(), writer_options(plane, model)) {
+    match Writer::attach(plane.memory(), writer_options(plane.xdp.is_some(), model)) {
         Ok(writer) => {
             steps.done("running tables read");
             Some(writer)
@@ -441,7 +441,7 @@ fn attach(plane: &DataPlane, model: &Model, steps: &mut Steps, notes: &mut Vec<S
 
 /// A writer of new tables that say what the model says.
 fn build(plane: &DataPlane, model: &Model) -> Result<Writer, NodeError> {
-    let options = writer_options(plane, model);
+    let options = writer_options(plane.xdp.is_some(), model);
     let mut writer = Writer::create(plane.memory(), options).map_err(NodeError::system("building the tables"))?;
     writer.commit(&model.full_commit())?;
     Ok(writer)

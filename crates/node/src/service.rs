@@ -280,7 +280,7 @@ impl Node {
         self.plane.lock().xdp.as_ref().is_some_and(xdp::XdpEngine::outlives)
     }
 
-    fn has_fast_path(&self) -> bool {
+    pub(crate) fn has_fast_path(&self) -> bool {
         self.plane.lock().xdp.is_some()
     }
 

@@ -5,7 +5,7 @@
 use super::access::Principal;
 use super::feed::{Change, Feed, Gone};
 use super::scope::{moves, served, Scope, Served, OF_MACHINES};
-use model::{ConfigError, Documents, Kind, Listings, Model, Name, Object, Pair, Plan, Snapshot, Wanted};
+use model::{Access, ConfigError, Documents, Kind, Listings, Model, Name, Object, Pair, Plan, Snapshot, Wanted};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -133,6 +133,14 @@ impl Region {
             let refusal = who.refusal(object.kind(), &object.name());
             self.model.revert(plan);
             return Err(Unfit::Forbidden(refusal));
+        }
+        let operates = |o: &Object| matches!(o, Object::Role(role) if role.access == Access::Operator);
+        let went = pairs.iter().any(|(before, _)| before.as_ref().is_some_and(operates));
+        if went && !self.model.objects(Kind::Role).any(|role| operates(&role)) {
+            self.model.revert(plan);
+            return Err(Unfit::Forbidden(
+                "nobody would be left who may change the region: one Role with access operator must stay".into(),
+            ));
         }
         let mut clusters: BTreeSet<Name> =
             self.clusters.iter().filter(|(_, c)| c.scope.may_concern(&pairs)).map(|(name, _)| name.clone()).collect();

@@ -268,3 +268,21 @@ fn an_object_is_known_to_be_where_it_is_and_since_when() {
     assert_eq!(held(&region, Kind::Vm, "mine", 1), [("a".to_string(), 1), ("b".to_string(), 3)]);
     assert_eq!(held(&region, Kind::Tenant, "b", 2), []);
 }
+
+#[test]
+fn somebody_must_be_left_who_may_change_the_region() {
+    let mut region = two();
+    let roles = "kind: Role, metadata: {name: one}, spec: {access: operator}
+        kind: Role, metadata: {name: two}, spec: {access: operator}";
+    change(&mut region, &docs(roles), &operator()).unwrap();
+    change(&mut region, &docs("kind: Role, metadata: {name: one}, spec: {access: readOnly}"), &operator()).unwrap();
+    let last = "kind: Role, metadata: {name: two}, spec: {access: operator}";
+    for refused in [docs(last).into_deletions(), docs(&last.replace("operator", "readOnly"))] {
+        assert!(matches!(change(&mut region, &refused, &operator()), Err(Unfit::Forbidden(_))));
+    }
+    assert!(region.model().get(Kind::Role, "two").is_some());
+    // Another one may take its place.
+    let mut both = docs("kind: Role, metadata: {name: three}, spec: {access: operator}");
+    both.delete(Kind::Role, "two");
+    change(&mut region, &both, &operator()).unwrap();
+}
