@@ -59,6 +59,7 @@ const RANKS: &[(&str, u32)] = &[
     ("vtep", 0),
     ("figures", 0),
     ("commandline", 7),
+    ("controller", 7),
     ("bench", 8),
     ("lab", 9),
     ("cli", 9),

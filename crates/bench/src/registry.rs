@@ -2,7 +2,7 @@
 //! The benches by name. Names stay: results of different versions are compared by them.
 use crate::{
     agent, chip_model, classify, compact, completion, cpu, delay, drive, filter, filter_change, filter_rules,
-    isolation, latency, load, lookups, masquerade, nat, natshare, netfilter, newconn, ovs_lookup, ovs_trace, peers,
+    isolation, latency, load, lookups, masquerade, nat, natshare, netfilter, newconn, ovs_lookup, ovs_trace, peers, placement,
     rule_change, sessions, user, Context, Error, Report,
 };
 
@@ -153,6 +153,13 @@ pub const BENCHES: &[Bench] = &[
         what: "the chip model on one core: route and VM-NC lookup of one packet in the compressed tables of half a chip",
         group: Group::Own,
         run: chip_model::lookup,
+    },
+    Bench {
+        name: "placement",
+        unit: "highest ÷ mean",
+        what: "water levels of 20 clusters with 1M heavy-tailed tenants, placed, a cluster added, made even again; entries moved, seconds a plan",
+        group: Group::Own,
+        run: placement::placement,
     },
     Bench {
         name: "import-flows",
