@@ -2,8 +2,8 @@
 //! The benches by name. Names stay: results of different versions are compared by them.
 use crate::{
     agent, chip_model, classify, compact, completion, cpu, delay, drive, filter, filter_change, filter_rules,
-    isolation, latency, load, lookups, masquerade, nat, natshare, netfilter, newconn, ovs_lookup, ovs_trace, peers, placement,
-    rule_change, sessions, user, Context, Error, Report,
+    isolation, latency, load, lookups, masquerade, nat, natshare, netfilter, newconn, ovs_lookup, ovs_trace, peers,
+    placement, rule_change, sessions, user, Context, Error, Report,
 };
 
 /// Which benches run together.

@@ -28,14 +28,8 @@ pub const RESOURCES: usize = 6;
 
 impl Resource {
     /// All of them.
-    pub const ALL: [Resource; RESOURCES] = [
-        Resource::Vpcs,
-        Resource::Routes,
-        Resource::Vms,
-        Resource::Rules,
-        Resource::Sessions,
-        Resource::Traffic,
-    ];
+    pub const ALL: [Resource; RESOURCES] =
+        [Resource::Vpcs, Resource::Routes, Resource::Vms, Resource::Rules, Resource::Sessions, Resource::Traffic];
     /// The kinds of tables: what a move copies.
     pub const TABLES: [Resource; 4] = [Resource::Vpcs, Resource::Routes, Resource::Vms, Resource::Rules];
 

@@ -2,7 +2,7 @@
 //! Changes that move units: from what is wanted to moves in order.
 
 use super::amounts::{Amounts, Resource};
-use super::board::{mean_levels, Board, Item, Place};
+use super::board::{Board, Item, Place};
 use super::order::waves;
 use super::refusal::Refusal;
 use super::region::{Cluster, Region, Standing};
@@ -80,9 +80,8 @@ impl Region {
             Change::Drain(cluster) => {
                 self.known(*cluster)?;
                 let levels = self.levels();
-                let [gentle, tight] = [levels.close, levels.full].map(|level| {
-                    self.spread_to(change, |c| c.capacity.permille(&level).max(&c.load))
-                });
+                let [gentle, tight] = [levels.close, levels.full]
+                    .map(|level| self.spread_to(change, |c| c.capacity.permille(&level).max(&c.load)));
                 // Clusters stay open where that moves no more entries.
                 let rank = |p: &Plan| (p.left.len(), p.entries);
                 Ok(if rank(&gentle) <= rank(&tight) { gentle } else { tight })
@@ -119,9 +118,20 @@ impl Region {
     /// nowhere near its end need not be even.
     fn even(&self, cluster: &Cluster, within: u16) -> Amounts {
         let (load, whole) = self.serving();
-        let means = mean_levels(&load, &whole);
-        let more = f64::from(1000 + u32::from(within)) / 1000.0;
-        Amounts(std::array::from_fn(|r| (cluster.capacity.0[r] as f64 * means[r] * more).ceil() as u64))
+        let more = 1000 + u128::from(within);
+        // Of a resource, what the cluster has of `r` at the mean level of `of`.
+        let at_mean = |r: Resource, of: Resource| match u128::from(whole[of]) {
+            0 => 0,
+            whole => {
+                let used = u128::from(load[of]).saturating_mul(more);
+                used.saturating_mul(u128::from(cluster.capacity[r])).div_ceil(whole * 1000) as u64
+            }
+        };
+        let goal = |r: Resource| match r.is_table() {
+            true => Resource::TABLES.iter().map(|of| at_mean(r, *of)).max().unwrap_or(0),
+            false => at_mean(r, r),
+        };
+        Amounts(Resource::ALL.map(goal))
     }
 
     /// Plans moves until each cluster is within `goal`, or as near as can be.

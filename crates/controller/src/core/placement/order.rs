@@ -20,8 +20,7 @@ const TRIED_MAX: usize = 12;
 /// The moves from one board to another, in an order that can be carried out. What finds no room is left out.
 pub(super) fn order(start: &Board, end: &Board) -> Vec<Step> {
     let moved = (0..start.items.len()).filter(|i| start.items[*i].at != end.items[*i].at);
-    let pending: Vec<Step> =
-        moved.map(|i| Step { item: i, from: start.items[i].at, to: end.items[i].at }).collect();
+    let pending: Vec<Step> = moved.map(|i| Step { item: i, from: start.items[i].at, to: end.items[i].at }).collect();
     if pending.len() <= TRIED_MAX {
         let mut tries = Tries { board: start.clone(), pending: &pending, seen: vec![false; 1 << pending.len()] };
         let mut done = Vec::new();
@@ -82,11 +81,12 @@ fn one_by_one(mut board: Board, mut pending: Vec<Step>) -> Vec<Step> {
         }
         if pending.len() == before {
             let Some((n, stop)) = stop(&board, &pending, &stopped) else { return steps };
-            let step = pending[n];
+            // Last in line: what it made room for comes first.
+            let step = pending.remove(n);
+            pending.push(Step { from: stop, ..step });
             stopped[step.item] = true;
             board.put(step.item, stop);
             steps.push(Step { to: stop, ..step });
-            pending[n].from = stop;
         }
     }
 }
@@ -99,9 +99,10 @@ fn stop(board: &Board, pending: &[Step], stopped: &[bool]) -> Option<(usize, usi
         let step = pending[n];
         let demand = board.items[step.item].demand;
         let left = &board.places[step.from];
-        let opens = pending.iter().filter(|p| p.to == step.from).any(|p| {
-            (left.load - demand + board.items[p.item].demand).within(&left.full)
-        });
+        let opens = pending
+            .iter()
+            .filter(|p| p.to == step.from)
+            .any(|p| (left.load - demand + board.items[p.item].demand).within(&left.full));
         let free = |c: &usize| *c != step.from && *c != step.to && board.places[*c].has_room(&demand);
         (0..board.places.len()).find(free).filter(|_| opens).map(|to| (n, to))
     })

@@ -186,18 +186,19 @@ impl Region {
         let close = self.levels().close;
         let serving = self.clusters.iter().filter(|(_, c)| !c.draining);
         let could = serving.filter(|(_, c)| demand.within(&c.capacity.permille(&close)));
-        let mut near: Vec<(u64, ClusterId)> = could
-            .map(|(id, c)| ((c.load + demand).beyond(&c.capacity.permille(&close)).entries(), *id))
-            .collect();
+        let mut near: Vec<(u64, ClusterId)> =
+            could.map(|(id, c)| ((c.load + demand).beyond(&c.capacity.permille(&close)).entries(), *id)).collect();
         near.sort();
         let plans = near.into_iter().take(CANDIDATES).filter_map(|(_, cluster)| {
             let plan = self.plan(&Change::Room { cluster, demand }).ok()?;
             plan.left.is_empty().then_some((plan, cluster))
         });
         let best = plans.min_by_key(|(plan, cluster)| (plan.entries, *cluster));
-        Some(best.map_or_else(
-            || Remedy::Build(self.proposal(&demand)),
-            |(plan, cluster)| Remedy::Move { plan, cluster },
-        ))
+        Some(
+            best.map_or_else(
+                || Remedy::Build(self.proposal(&demand)),
+                |(plan, cluster)| Remedy::Move { plan, cluster },
+            ),
+        )
     }
 }

@@ -70,15 +70,16 @@ fn bulk(board: &mut Board) {
     for from in worst_first(board) {
         // All have to go: then the order of their size alone decides.
         let directions = if board.places[from].goal == Amounts::ZERO { &[-1.0][..] } else { &DIRECTIONS[..] };
-        let mut leaves = std::mem::take(&mut lists[from]);
+        // Side by side: they are looked at again and again.
+        let of = |item: usize| (item, board.items[item].demand);
+        let mut leaves: Vec<(usize, Amounts)> = std::mem::take(&mut lists[from]).into_iter().map(of).collect();
         for least in directions {
             let mut need = Need::of(board, from, &scarce);
-            leaves.retain(|item| {
-                let demand = board.items[*item].demand;
-                if !need.has_use_for(&demand) || !need.points_to(&demand, *least) {
+            leaves.retain(|(item, demand)| {
+                if !need.has_use_for(demand) || !need.points_to(demand, *least) {
                     return true;
                 }
-                let Some(to) = best_place(board, &unevenness, from, &demand) else { return true };
+                let Some(to) = best_place(board, &unevenness, from, demand) else { return true };
                 board.put(*item, to);
                 need = Need::of(board, from, &scarce);
                 false

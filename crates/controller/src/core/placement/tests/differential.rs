@@ -17,8 +17,7 @@ struct Case {
 fn case(rng: &mut impl Rng) -> Case {
     let (clusters, units) = (rng.random_range(2..=4usize), rng.random_range(1..=6usize));
     let some = |rng: &mut dyn Rng, most: u64| Amounts(std::array::from_fn(|_| rng.next_u64() % (most + 1)));
-    let capacities: Vec<Amounts> =
-        (0..clusters).map(|_| some(rng, 60) + Amounts([40; RESOURCES])).collect();
+    let capacities: Vec<Amounts> = (0..clusters).map(|_| some(rng, 60) + Amounts([40; RESOURCES])).collect();
     let demands: Vec<Amounts> = (0..units)
         .map(|_| {
             let most = [3, 10, 40][rng.random_range(0..3usize)];
@@ -56,15 +55,16 @@ fn wanted(c: &mut Case, change: &Change) -> Vec<Six> {
     let closed = |c: &Case| c.close.iter().zip(&loads).map(|(a, b)| larger(a, b)).collect::<Vec<Six>>();
     match change {
         Change::Rebalance { within } => {
-            let sum = |of: &[Six], r: usize| of.iter().map(|x| x[r]).sum::<u64>() as f64;
-            // Of tables the scarcest counts.
-            let mean = |r: usize| {
-                let like = if r < 4 { 0..4 } else { r..r + 1 };
-                like.map(|r| sum(&loads, r) / sum(&capacities, r)).fold(0.0, f64::max)
-            };
+            let sum = |of: &[Six], r: usize| of.iter().map(|x| x[r]).sum::<u64>();
+            // Of tables the scarcest counts. The first number that is enough, by counting.
             let goal = |cap: &Six| {
-                let of = |r: usize| cap[r] as f64 * mean(r) * f64::from(1000 + u32::from(*within)) / 1000.0;
-                std::array::from_fn(|r| (of(r) - 1e-9).ceil() as u64)
+                std::array::from_fn(|r| {
+                    let like = if r < 4 { 0..4 } else { r..r + 1 };
+                    let enough = |goal: u64, of: usize| {
+                        goal * 1000 * sum(&capacities, of) >= sum(&loads, of) * (1000 + u64::from(*within)) * cap[r]
+                    };
+                    (0..).find(|goal| like.clone().all(|of| enough(*goal, of))).unwrap()
+                })
             };
             capacities.iter().map(goal).collect()
         }
@@ -175,7 +175,9 @@ fn newcomers_are_taken_in_where_there_is_room() {
         let before: Vec<_> = c.region.units().collect();
         let loads = c.world.loads(&c.start);
         let unit = UnitId(99);
-        let fits = |limits: &[Six], at: usize, load: &Six| (0..6).all(|r| demand[r] == 0 || load[r] + demand[r] <= limits[at][r]);
+        let fits = |limits: &[Six], at: usize, load: &Six| {
+            (0..6).all(|r| demand[r] == 0 || load[r] + demand[r] <= limits[at][r])
+        };
         let could = |at: &usize| match loads[*at] == [0; 6] {
             true => fits(&c.world.full, *at, &loads[*at]),
             false => fits(&c.close, *at, &loads[*at]),
