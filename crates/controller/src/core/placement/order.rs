@@ -67,26 +67,30 @@ fn one_by_one(mut board: Board, mut pending: Vec<Step>) -> Vec<Step> {
     let mut steps = Vec::new();
     let mut stopped = vec![false; board.items.len()];
     loop {
-        let before = pending.len();
-        pending.retain(|step| {
-            let can = board.places[step.to].has_room(&board.items[step.item].demand);
-            if can {
-                board.put(step.item, step.to);
-                steps.push(*step);
-            }
-            !can
+        // Who made a stop goes on when nobody else can use the room.
+        let moved = [false, true].into_iter().any(|also| {
+            let before = pending.len();
+            pending.retain(|step| {
+                let room = board.places[step.to].has_room(&board.items[step.item].demand);
+                let can = room && (also || !stopped[step.item]);
+                if can {
+                    board.put(step.item, step.to);
+                    steps.push(*step);
+                }
+                !can
+            });
+            pending.len() < before
         });
         if pending.is_empty() {
             return steps;
         }
-        if pending.len() == before {
+        if !moved {
             let Some((n, stop)) = stop(&board, &pending, &stopped) else { return steps };
-            // Last in line: what it made room for comes first.
-            let step = pending.remove(n);
-            pending.push(Step { from: stop, ..step });
+            let step = pending[n];
             stopped[step.item] = true;
             board.put(step.item, stop);
             steps.push(Step { to: stop, ..step });
+            pending[n].from = stop;
         }
     }
 }
