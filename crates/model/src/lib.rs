@@ -21,7 +21,7 @@ pub mod quantity;
 mod quick;
 pub mod schema;
 mod written;
-mod yaml;
+pub mod yaml;
 
 pub use binary::{SnapshotError, BINARY_VERSION};
 pub use doc::{check_name, nearest};

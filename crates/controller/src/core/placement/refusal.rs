@@ -101,6 +101,15 @@ pub enum Refusal {
         /// How many it holds.
         units: usize,
     },
+    /// Units that are to be one do not lie together.
+    Apart {
+        /// Who.
+        unit: UnitId,
+        /// Where it is.
+        cluster: ClusterId,
+        /// Who is elsewhere.
+        other: UnitId,
+    },
     /// The unit is on its way to a cluster, or there already.
     Moving {
         /// Who.
@@ -140,6 +149,9 @@ impl Refusal {
             Refusal::NoUnit { unit } => format!("{} is not known", u(unit)),
             Refusal::NoCluster { cluster } => format!("{} does not exist", c(cluster)),
             Refusal::NotEmpty { cluster, units } => format!("{} still holds {units} tenants: drain it first", c(cluster)),
+            Refusal::Apart { unit, cluster, other } => {
+                format!("{} is in {}, and {} is not: bring them together first", u(unit), c(cluster), u(other))
+            }
             Refusal::Moving { unit, cluster } => format!("{} is in {} or on its way there", u(unit), c(cluster)),
             Refusal::NotMoving { unit } => format!("{} is not on its way anywhere", u(unit)),
         }

@@ -373,6 +373,36 @@ impl Region {
         Ok(())
     }
 
+    /// Makes one unit of several that lie together, because they are peered from now on: the one of the smallest number stays.
+    pub fn merge(&mut self, units: &[UnitId]) -> Result<UnitId, Refusal> {
+        let first = *units.iter().min().ok_or(Refusal::NoUnit { unit: UnitId(0) })?;
+        let cluster = self.cluster_of(first).ok_or(Refusal::NoUnit { unit: first })?;
+        for unit in units {
+            let u = self.units.get(unit).ok_or(Refusal::NoUnit { unit: *unit })?;
+            if let Some(to) = u.to {
+                return Err(Refusal::Moving { unit: *unit, cluster: to });
+            }
+            if u.cluster != cluster {
+                return Err(Refusal::Apart { unit: *unit, cluster: u.cluster, other: first });
+            }
+        }
+        for unit in units.iter().filter(|u| **u != first) {
+            let Some(u) = self.units.get(unit).cloned() else { continue };
+            let (hold, kept) = (self.hold(*unit), self.hold(first));
+            let ends = [*unit, first].iter().filter_map(|u| self.reservations.get(u)).map(|r| r.until).max();
+            self.remove(*unit)?;
+            self.change_hold(first, |region| {
+                if let Some(f) = region.units.get_mut(&first) {
+                    f.demand += u.demand;
+                }
+                if let Some(until) = ends {
+                    region.reservations.insert(first, Reservation { demand: hold + kept, until });
+                }
+            });
+        }
+        Ok(first)
+    }
+
     /// A move begins: both clusters hold the unit.
     pub fn begin_move(&mut self, unit: UnitId, to: ClusterId) -> Result<(), Refusal> {
         let (hold, full) = (self.hold(unit), self.levels().full);

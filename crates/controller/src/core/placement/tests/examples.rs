@@ -159,6 +159,14 @@ fn what_is_to_be_peered_comes_together_where_that_is_cheapest() {
     assert_eq!(moved, [(unit(1), A), (unit(2), A)]);
     region.carry_out(&plan).unwrap();
     assert!(region.plan(&Change::Join(vec![unit(0), unit(1), unit(2)])).unwrap().moves.is_empty());
+    // From now on they are one; what was reserved for one of them is still there.
+    assert!(matches!(region.merge(&[unit(3), unit(0)]), Err(Refusal::Apart { .. })));
+    region.reserve(unit(1), each(350), 10).unwrap();
+    assert_eq!(region.merge(&[unit(2), unit(1), unit(0)]), Ok(unit(0)));
+    let load = |region: &Region| region.standings()[0].load;
+    assert_eq!((load(&region), region.demand_of(unit(0))), (each(440), Some(each(390))));
+    region.set_time(10);
+    assert_eq!((load(&region), region.cluster_of(unit(2))), (each(390), None));
 }
 
 #[test]
