@@ -8,6 +8,7 @@ use super::refusal::Refusal;
 use super::region::{Cluster, Region, Standing};
 use super::spread::spread;
 use super::{ClusterId, UnitId};
+use std::collections::BTreeMap;
 
 /// A change that somebody asks for.
 #[derive(Clone, Debug, PartialEq)]
@@ -76,19 +77,22 @@ impl Region {
     /// Plans a change; nothing is changed. Units on their way are counted in both clusters and left alone.
     pub fn plan(&self, change: &Change) -> Result<Plan, Refusal> {
         match change {
-            Change::Rebalance { within } => Ok(self.spread_to(change, |c| self.even(c, *within))),
+            Change::Rebalance { within } => {
+                let largest = self.largest();
+                Ok(self.spread_to(change, |id, c| self.even(c, *within, largest.get(id))))
+            }
             Change::Drain(cluster) => {
                 self.known(*cluster)?;
                 let levels = self.levels();
                 let [gentle, tight] = [levels.close, levels.full]
-                    .map(|level| self.spread_to(change, |c| c.capacity.permille(&level).max(&c.load)));
+                    .map(|level| self.spread_to(change, |_, c| c.capacity.permille(&level).max(&c.load)));
                 // Clusters stay open where that moves no more entries.
                 let rank = |p: &Plan| (p.left.len(), p.entries);
                 Ok(if rank(&gentle) <= rank(&tight) { gentle } else { tight })
             }
             Change::Relieve => {
                 let levels = self.levels();
-                Ok(self.spread_to(change, |c| {
+                Ok(self.spread_to(change, |_, c| {
                     let close = c.capacity.permille(&levels.close);
                     match c.load.within(&c.capacity.permille(&levels.full)) {
                         true => c.load.max(&close),
@@ -100,12 +104,12 @@ impl Region {
             Change::Room { cluster, .. } => {
                 self.known(*cluster)?;
                 let close = self.levels().close;
-                Ok(self.spread_to(change, |c| c.capacity.permille(&close).max(&c.load)))
+                Ok(self.spread_to(change, |_, c| c.capacity.permille(&close).max(&c.load)))
             }
             Change::Grow { unit, .. } => {
                 self.units.get(unit).ok_or(Refusal::NoUnit { unit: *unit })?;
                 let close = self.levels().close;
-                Ok(self.spread_to(change, |c| c.capacity.permille(&close).max(&c.load)))
+                Ok(self.spread_to(change, |_, c| c.capacity.permille(&close).max(&c.load)))
             }
         }
     }
@@ -115,8 +119,8 @@ impl Region {
     }
 
     /// What a cluster holds if it stands at the mean levels, and so many thousandths more. Of tables the scarcest one's level counts for all: one that is
-    /// nowhere near its end need not be even.
-    fn even(&self, cluster: &Cluster, within: u16) -> Amounts {
+    /// nowhere near its end need not be even. A unit that is more than half of that by itself may stay, with as much beside it.
+    fn even(&self, cluster: &Cluster, within: u16, largest: Option<&Amounts>) -> Amounts {
         let (load, whole) = self.serving();
         let more = 1000 + u128::from(within);
         // Of a resource, what the cluster has of `r` at the mean level of `of`.
@@ -131,11 +135,23 @@ impl Region {
             true => Resource::TABLES.iter().map(|of| at_mean(r, *of)).max().unwrap_or(0),
             false => at_mean(r, r),
         };
-        Amounts(Resource::ALL.map(goal))
+        let even = Amounts(Resource::ALL.map(goal));
+        let alone = |even: u64, largest: u64| if largest > even / 2 { even.saturating_add(largest) } else { even };
+        largest.map_or(even, |l| even.with(l, alone))
+    }
+
+    /// The most of each resource that one unit of a cluster holds.
+    fn largest(&self) -> BTreeMap<ClusterId, Amounts> {
+        let mut largest: BTreeMap<ClusterId, Amounts> = BTreeMap::new();
+        for (id, u) in &self.units {
+            let most = largest.entry(u.cluster).or_default();
+            *most = most.max(&if self.reservations.is_empty() { u.demand } else { self.hold(*id) });
+        }
+        largest
     }
 
     /// Plans moves until each cluster is within `goal`, or as near as can be.
-    fn spread_to(&self, change: &Change, goal: impl Fn(&Cluster) -> Amounts) -> Plan {
+    fn spread_to(&self, change: &Change, goal: impl Fn(&ClusterId, &Cluster) -> Amounts) -> Plan {
         let mut board = self.board(goal);
         let at = |id: &ClusterId| board.places.iter().position(|p| p.id == *id);
         match change {
@@ -189,13 +205,13 @@ impl Region {
         Plan { entries: moves.iter().map(|m| m.entries).sum(), left: left.collect(), moves, least, before, after }
     }
 
-    fn board(&self, goal: impl Fn(&Cluster) -> Amounts) -> Board {
+    fn board(&self, goal: impl Fn(&ClusterId, &Cluster) -> Amounts) -> Board {
         let full = self.levels().full;
         let place = |(id, c): (&ClusterId, &Cluster)| Place {
             id: *id,
             capacity: c.capacity,
             load: c.load,
-            goal: if c.draining { c.load } else { goal(c) },
+            goal: if c.draining { c.load } else { goal(id, c) },
             full: c.capacity.permille(&full),
             takes: !c.draining,
         };
@@ -211,7 +227,7 @@ impl Region {
 
     /// Brings units together where that moves fewest entries.
     fn join(&self, units: &[UnitId]) -> Result<Plan, Refusal> {
-        let mut board = self.board(|c| c.load);
+        let mut board = self.board(|_, c| c.load);
         let mut members = Vec::new();
         for unit in units {
             let item = board.items.iter().position(|i| i.id == *unit).ok_or(Refusal::NoUnit { unit: *unit })?;

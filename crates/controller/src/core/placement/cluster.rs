@@ -43,7 +43,7 @@ pub struct Levels {
     /// What neither growth nor a move may exceed.
     pub full: [u16; RESOURCES],
     /// A region whose mean is above it needs another cluster.
-    pub propose: u16,
+    pub propose: [u16; RESOURCES],
     /// What a proposed cluster brings the mean down to.
     pub aim: u16,
 }
@@ -53,7 +53,7 @@ pub const REOPEN: u16 = 30;
 
 impl Default for Levels {
     fn default() -> Levels {
-        Levels { close: [700; RESOURCES], full: [900; RESOURCES], propose: 600, aim: 500 }
+        Levels { close: [700; RESOURCES], full: [900; RESOURCES], propose: [600; RESOURCES], aim: 500 }
     }
 }
 
@@ -78,6 +78,9 @@ impl Levels {
         let mut levels = *self;
         for r in raised.iter().filter(|r| (r.from..r.until).contains(&now)) {
             for resource in r.resources.iter().map(|r| *r as usize) {
+                // No cluster is built for the sake of days.
+                let higher = r.close.saturating_sub(self.close[resource]);
+                levels.propose[resource] = levels.propose[resource].max(self.propose[resource] + higher);
                 levels.close[resource] = levels.close[resource].max(r.close);
                 levels.full[resource] = levels.full[resource].max(r.full);
             }
@@ -106,7 +109,8 @@ mod tests {
         let at = |close, now| base.at(&[raised(close)], now);
         assert_eq!((at(800, 9), at(800, 20)), (base, base));
         let during = at(800, 10);
-        assert_eq!((during.close[5], during.full[5], during.close[2]), (800, 950, 700));
+        assert_eq!((during.close[5], during.full[5], during.propose[5]), (800, 950, 700));
+        assert_eq!((during.close[2], during.full[2], during.propose[2]), (700, 900, 600));
         assert_eq!(at(100, 15).close[5], 700);
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What water levels ask for: clusters closed to new tenants and opened again, clusters too full, another cluster and its size.
 
-use super::amounts::{Amounts, Resource};
+use super::amounts::{Amounts, Resource, RESOURCES};
 use super::cluster::REOPEN;
 use super::region::Region;
 use super::ClusterId;
@@ -69,13 +69,12 @@ impl Region {
                 _ => {}
             }
         }
-        let needed = |level: u16| self.mean_is_over(level);
         match self.proposed {
-            false if needed(levels.propose) => {
+            false if self.mean_is_over(&levels.propose) => {
                 self.proposed = true;
                 events.push(Event::Proposed(self.proposal(&Amounts::ZERO)));
             }
-            true if !needed(levels.propose.saturating_sub(REOPEN)) => self.proposed = false,
+            true if !self.mean_is_over(&levels.propose.map(|l| l.saturating_sub(REOPEN))) => self.proposed = false,
             _ => {}
         }
         events
@@ -87,9 +86,10 @@ impl Region {
         (serving().map(|c| c.load).sum(), serving().map(|c| c.capacity).sum())
     }
 
-    fn mean_is_over(&self, level: u16) -> bool {
+    fn mean_is_over(&self, level: &[u16; RESOURCES]) -> bool {
         let (load, whole) = self.serving();
-        let over = |(r, n): (Resource, u64)| u128::from(n) * 1000 > u128::from(whole[r]) * u128::from(level);
+        let over =
+            |(r, n): (Resource, u64)| u128::from(n) * 1000 > u128::from(whole[r]) * u128::from(level[r as usize]);
         load.iter().any(over)
     }
 

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which units to move so that every cluster comes within its goal, with few entries moved.
 //!
-//! Four steps, each simple:
+//! Four steps, each simple; the first three are tried with either choice of the bulk, and the better one is kept:
 //!
 //! 1. *Bulk.* What a cluster has beyond its goal is a vector, the need. Units are taken, large ones first, that fit into what is left of the need and point
 //!    into its direction; the direction is asked for strictly at first, then less. So all resources of the need come to their end together, nothing is
 //!    moved that did not have to be, and the units that stay are of the same mixture as before. Entries of tables that are not needed turn a unit away from the
 //!    direction: moving them costs; sessions and traffic that
-//!    are not needed do so only where others have hardly room for them.
+//!    are not needed do so only where others have hardly room for them. Where one table alone is needed, units that have much of it for few entries are
+//!    cheaper, and are taken by that instead.
 //! 2. *Finish.* What is left is smaller than any unit that would fit, or finds no room: single moves and swaps, by need removed per entry moved.
 //! 3. *Prune.* A unit whose move turned out not to be needed stays.
 //! 4. *Search.* Where units are few, the best set of moves is searched for ([`super::exact`]), and replaces the other if it is better.
@@ -29,22 +30,48 @@ const LOOKS_MAX: usize = 10_000_000;
 /// Units of either cluster that are thought of for a swap.
 const SWAP_CANDIDATES: usize = 64;
 
+/// How the bulk is chosen.
+#[derive(Clone, Copy)]
+enum Choice {
+    /// By the direction of the need.
+    Direction,
+    /// By need removed per entry.
+    Cheapest,
+}
+
 /// Moves units so that clusters come within their goals. Returns the moves in an order in which no cluster is ever over `full`, and leaves the board
 /// as it is after them.
 pub(super) fn spread(board: &mut Board) -> Vec<Step> {
     let start = board.clone();
-    bulk(board);
-    finish(board);
-    prune(board);
-    let mut steps = settle(&start, board);
-    if let Some(mut better) = exact::search(&start, board.is_good().then(|| cost(&start, &steps))) {
-        let found = settle(&start, &mut better);
-        let wins = better.is_good() && (!board.is_good() || cost(&start, &found) < cost(&start, &steps));
-        if wins {
-            (*board, steps) = (better, found);
-        }
+    let mut best = attempt(&start, Choice::Direction);
+    // What needs all tables alike is cheapest by direction.
+    if !best.0.is_good() || cost(&start, &best.1) > start.least() + start.least() / 20 {
+        better(&start, &mut best, attempt(&start, Choice::Cheapest));
     }
-    steps
+    if let Some(mut found) = exact::search(&start, best.0.is_good().then(|| cost(&start, &best.1))) {
+        let steps = settle(&start, &mut found);
+        better(&start, &mut best, (found, steps));
+    }
+    *board = best.0;
+    best.1
+}
+
+fn attempt(start: &Board, choice: Choice) -> (Board, Vec<Step>) {
+    let mut board = start.clone();
+    bulk(&mut board, choice);
+    finish(&mut board);
+    prune(&mut board);
+    let steps = settle(start, &mut board);
+    (board, steps)
+}
+
+/// Keeps the one that is nearer to its goals, or moves less.
+fn better(start: &Board, best: &mut (Board, Vec<Step>), other: (Board, Vec<Step>)) {
+    let beyond = |b: &Board| b.places.iter().map(|p| b.beyond(&p.load, &p.goal)).sum::<f64>();
+    let (a, b) = (beyond(&best.0), beyond(&other.0));
+    if b < a || b == a && cost(start, &other.1) < cost(start, &best.1) {
+        *best = other;
+    }
 }
 
 /// Orders what the board has moved since `start`; what cannot be moved for want of room on the way stays where it was.
@@ -62,30 +89,63 @@ fn cost(board: &Board, steps: &[Step]) -> u64 {
     steps.iter().map(|s| board.items[s.item].demand.entries()).sum()
 }
 
-fn bulk(board: &mut Board) {
+fn bulk(board: &mut Board, choice: Choice) {
     let load: Amounts = board.places.iter().map(|p| p.load).sum();
     let unevenness = Unevenness::new(board.places.iter().map(|p| p.capacity), &load);
     let scarce = scarce(board);
     let mut lists = board.by_place();
     for from in worst_first(board) {
-        // All have to go: then the order of their size alone decides.
-        let directions = if board.places[from].goal == Amounts::ZERO { &[-1.0][..] } else { &DIRECTIONS[..] };
         // Side by side: they are looked at again and again.
         let of = |item: usize| (item, board.items[item].demand);
         let mut leaves: Vec<(usize, Amounts)> = std::mem::take(&mut lists[from]).into_iter().map(of).collect();
-        for least in directions {
-            let mut need = Need::of(board, from, &scarce);
-            leaves.retain(|(item, demand)| {
-                if !need.has_use_for(demand) || !need.points_to(demand, *least) {
-                    return true;
+        // All have to go: then the order of their size alone decides.
+        if board.places[from].goal == Amounts::ZERO {
+            take(board, &unevenness, &scarce, &mut leaves, from, 0.0, |_| false);
+            continue;
+        }
+        match choice {
+            Choice::Direction => {
+                for least in DIRECTIONS {
+                    take(board, &unevenness, &scarce, &mut leaves, from, least, |_| false);
                 }
-                let Some(to) = best_place(board, &unevenness, from, demand) else { return true };
-                board.put(*item, to);
-                need = Need::of(board, from, &scarce);
-                false
-            });
+            }
+            // What is needed changes as one resource after another comes to its end.
+            Choice::Cheapest => {
+                for _ in 0..=RESOURCES {
+                    let need = Need::of(board, from, &scarce);
+                    let price = |demand: &Amounts| need.removed(demand) / (demand.entries() + 1) as f64;
+                    let mut priced: Vec<(f64, (usize, Amounts))> = leaves.iter().map(|l| (price(&l.1), *l)).collect();
+                    priced.sort_by(|a, b| b.0.total_cmp(&a.0));
+                    leaves = priced.into_iter().map(|p| p.1).collect();
+                    take(board, &unevenness, &scarce, &mut leaves, from, 0.0, |now| !now.needs_as(&need));
+                }
+            }
         }
     }
+}
+
+/// Moves units out of a cluster, in their order: those that fit into the need, point into its direction and find a place; until `ends`.
+fn take(
+    board: &mut Board,
+    unevenness: &Unevenness,
+    scarce: &[bool; RESOURCES],
+    leaves: &mut Vec<(usize, Amounts)>,
+    from: usize,
+    least: f64,
+    ends: impl Fn(&Need) -> bool,
+) {
+    let mut need = Need::of(board, from, scarce);
+    let mut ended = false;
+    leaves.retain(|(item, demand)| {
+        if ended || !need.has_use_for(demand) || !need.points_to(demand, least) {
+            return true;
+        }
+        let Some(to) = best_place(board, unevenness, from, demand) else { return true };
+        board.put(*item, to);
+        need = Need::of(board, from, scarce);
+        ended = ends(&need);
+        false
+    });
 }
 
 /// Resources of which clusters have hardly more room below their goals than has to be moved: to move what is not needed of them would take that room.
@@ -127,6 +187,16 @@ impl Need {
     /// Whether a unit takes away some of the need, and nowhere too much.
     fn has_use_for(&self, demand: &Amounts) -> bool {
         demand.within(&self.most) && (0..RESOURCES).any(|r| self.wanted[r] > 0.0 && demand.0[r] > 0)
+    }
+
+    /// How much of the need a unit takes away.
+    fn removed(&self, demand: &Amounts) -> f64 {
+        (0..RESOURCES).map(|r| self.wanted[r].min(demand.0[r] as f64 * self.counts[r])).sum()
+    }
+
+    /// Whether the same resources are needed.
+    fn needs_as(&self, other: &Need) -> bool {
+        (0..RESOURCES).all(|r| (self.wanted[r] > 0.0) == (other.wanted[r] > 0.0))
     }
 
     /// Whether the cosine between the need and a unit is `least` at least.

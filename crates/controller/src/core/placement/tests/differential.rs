@@ -66,7 +66,15 @@ fn wanted(c: &mut Case, change: &Change) -> Vec<Six> {
                     (0..).find(|goal| like.clone().all(|of| enough(*goal, of))).unwrap()
                 })
             };
-            capacities.iter().map(goal).collect()
+            let mut goals: Vec<Six> = capacities.iter().map(goal).collect();
+            // A unit that is more than half of it by itself may stay, with as much beside it.
+            for (at, goal) in goals.iter_mut().enumerate() {
+                for r in 0..6 {
+                    let here = c.world.units.iter().zip(&c.start).filter(|(_, to)| **to == at).map(|(u, _)| u[r]);
+                    goal[r] += here.max().filter(|most| *most > goal[r] / 2).unwrap_or(0);
+                }
+            }
+            goals
         }
         Change::Drain(cluster) => {
             let at = cluster.0 as usize;

@@ -85,11 +85,12 @@ fn scenario<'a>(r: &mut Reading<'a>, root: &'a Node<'a>) -> Option<Scenario> {
     let region = r.value(&f, "region", name).unwrap_or_else(|| "region".into());
     let levels = f.get("levels").map_or_else(Levels::default, |node| levels(r, node));
     let mut known = Known::default();
-    if f.get("clusters").is_none() {
-        r.wrong(f.at, "clusters", "is missing");
-    }
     let mut clusters = Vec::new();
-    for (node, path) in r.list(&f, "clusters") {
+    let described = r.list(&f, "clusters");
+    if described.is_empty() {
+        r.wrong(f.place("clusters"), "clusters", "a region has one at least");
+    }
+    for (node, path) in described {
         clusters.extend(self::clusters(r, node, &path, &mut known));
     }
     let mut tenants = Vec::new();
@@ -164,6 +165,7 @@ fn taken(r: &mut Reading, names: &mut BTreeMap<String, Pos>, name: &str, at: Pos
 
 fn levels<'a>(r: &mut Reading<'a>, node: &'a Node<'a>) -> Levels {
     let mut levels = Levels::default();
+    let before = r.errors.len();
     let Some(f) = r.fields(node, "levels", &["close", "full", "propose", "aim"]) else { return levels };
     if let Some(close) = r.value(&f, "close", percent) {
         levels.close = [close; RESOURCES];
@@ -171,14 +173,17 @@ fn levels<'a>(r: &mut Reading<'a>, node: &'a Node<'a>) -> Levels {
     if let Some(full) = r.value(&f, "full", percent) {
         levels.full = [full; RESOURCES];
     }
-    levels.propose = r.value(&f, "propose", percent).unwrap_or(levels.propose);
+    if let Some(propose) = r.value(&f, "propose", percent) {
+        levels.propose = [propose; RESOURCES];
+    }
     levels.aim = r.value(&f, "aim", percent).unwrap_or(levels.aim);
     for (lower, higher, values) in [
         ("close", "full", (levels.close[0], levels.full[0])),
-        ("aim", "propose", (levels.aim, levels.propose)),
-        ("propose", "close", (levels.propose, levels.close[0])),
+        ("aim", "propose", (levels.aim, levels.propose[0])),
+        ("propose", "close", (levels.propose[0], levels.close[0])),
     ] {
-        if values.0 > values.1 || values.0 == 0 {
+        // What could not be read is not compared as well.
+        if r.errors.len() == before && (values.0 > values.1 || values.0 == 0) {
             let why = format!("{} must be above 0 and at most {higher}, {}", shown(values.0), shown(values.1));
             r.wrong(f.place(lower), &f.name(lower), why);
         }
@@ -235,7 +240,8 @@ fn gateways<'a>(r: &mut Reading<'a>, node: &'a Node<'a>, path: &str) -> Option<V
                 Ok(has) => has,
                 Err(why) => {
                     r.wrong(f.place("profile"), &f.name("profile"), why);
-                    Amounts::ZERO
+                    // Nothing more is said of it.
+                    Amounts([1; RESOURCES])
                 }
             }
         }
@@ -264,7 +270,7 @@ fn gateways<'a>(r: &mut Reading<'a>, node: &'a Node<'a>, path: &str) -> Option<V
 /// What a chip holds by its plan: the Sailfish paper's mixture of entries, a quarter of them IPv6, with all of its techniques, as large as it fits; and the
 /// traffic of its folded pipes. Rules and sessions are of the software beside it.
 fn chip_capacity(name: &str) -> Result<Amounts, String> {
-    let p = super::super::profile(name).map_err(|e| format!("{e:#}"))?;
+    let p = super::super::profile(name).map_err(|e| format!("{e:#}").replace("--profile ", ""))?;
     let techniques = chip::sailfish::techniques().pop().map(|t| t.1).ok_or("no techniques")?;
     let load = chip::load::Load::sailfish(25);
     let loads = chip::region::loads_a_chip(&p, &load, &techniques);
@@ -307,9 +313,17 @@ fn tenant<'a>(
     for (node, path) in r.list(&f, "peers") {
         peers.push(r.scalar(node, &path, name).unwrap_or_default());
     }
-    let name = r.need(&f, "name", name)?;
+    let name = r.need(&f, "name", new_tenant)?;
     taken(r, &mut known.tenants, &name, f.place("name"), &f.name("name"));
     Some((Tenant { name, demand, cluster, peers }, f))
+}
+
+/// The name of a tenant that is not drawn.
+fn new_tenant(text: &str) -> Result<String, String> {
+    match text.starts_with("drawn-") {
+        true => Err(format!("`{text}` is like the names of tenants that are drawn: choose another one")),
+        false => name(text),
+    }
 }
 
 fn population<'a>(r: &mut Reading<'a>, node: &'a Node<'a>, path: &str) -> Option<Population> {
@@ -362,7 +376,11 @@ fn change<'a>(
     known: &mut Known,
     drawn: Option<&Population>,
 ) -> Option<Step> {
+    let before = r.errors.len();
     let f = r.fields(node, path, &CHANGES)?;
+    if r.errors.len() > before {
+        return None;
+    }
     let mut given = CHANGES.iter().filter_map(|c| Some((*c, f.get(c)?)));
     let (Some((what, value)), None) = (given.next(), given.next()) else {
         r.wrong(f.at, path, format!("must be one change: {}", CHANGES.join(", ")));
@@ -390,7 +408,8 @@ fn change<'a>(
             let demand = amounts(&needs(r, &f));
             let lasts = r.need(&f, "lasts", span);
             // A tenant that does not exist yet is announced by it.
-            let tenant = r.need(&f, "tenant", name)?;
+            let exists = |t: &str| drawn_number(t, drawn).map_or_else(|| new_tenant(t), |_| Ok(t.to_string()));
+            let tenant = r.need(&f, "tenant", exists)?;
             known.tenants.entry(tenant.clone()).or_insert(f.place("tenant"));
             Some(Step::Reserve { tenant, demand, lasts: lasts? })
         }
@@ -405,7 +424,7 @@ fn change<'a>(
         }
         "drain" => {
             let cluster = r.scalar(value, &path, name)?;
-            if known.clusters.remove(&cluster).is_none() {
+            if !known.clusters.contains_key(&cluster) {
                 r.wrong(value.at, &path, format!("names cluster `{cluster}`, which does not exist"));
             }
             Some(Step::Drain(cluster))

@@ -28,7 +28,7 @@ pub struct Args {
     /// A month of table updates with sudden growth in a region of four clusters (Fig. 23 of the Sailfish paper), instead of a file.
     #[arg(long)]
     month: bool,
-    /// Write the month's figure, routes of each cluster by the hour.
+    /// Write the month's figure: routes of each cluster.
     #[arg(long, value_name = "FILE", requires = "month")]
     figure: Option<PathBuf>,
     /// Seed of the month.

@@ -2,6 +2,7 @@
 //! A month of a region (Fig. 23 of the Sailfish paper): tables grow slowly, and three times a large customer comes. One has announced itself days before, one has
 //! not, one is more than the region has room for. Whoever runs the region does what placement says: it moves what a refusal names, builds what is proposed.
 
+use super::scenario::count_moves;
 use bench::placement::Population;
 use controller::core::placement::{
     Amounts, Change, ClusterId, Event, Levels, Plan, Raised, Refusal, Region, Remedy, Resource, UnitId,
@@ -81,7 +82,9 @@ pub(super) fn run(seed: u64) -> Month {
     let first = pool.drain(..TENANTS).collect::<Vec<_>>();
     let all: Amounts = first.iter().copied().sum();
     // At 46%, so that the region has room for a customer and not for three.
-    let usual = Amounts(all.0.map(|n| n * 100 / 46 / CLUSTERS));
+    let mut usual = Amounts(all.0.map(|n| n * 100 / 46 / CLUSTERS));
+    // No chip or server is short of VPCs.
+    usual[Resource::Vpcs] *= 3;
     let mut region = Region::new(Levels::default());
     (0..CLUSTERS).for_each(|n| region.set_cluster(ClusterId(n as u32), usual));
     let units: Vec<UnitId> = (0..TENANTS as u32).map(UnitId).collect();
@@ -132,9 +135,7 @@ impl World {
         self.out.routes.push(standings.iter().map(|s| s.load[Resource::Routes]).collect());
         if self.hour % 24 == 23 {
             let mut day = std::mem::take(&mut self.day);
-            let all = |r: Resource| Resource::ALL.contains(&r).then_some(r);
-            let level =
-                |f: &dyn Fn(Resource) -> f64| Resource::ALL.into_iter().filter_map(all).map(f).fold(0.0, f64::max);
+            let level = |f: &dyn Fn(Resource) -> f64| Resource::ALL.into_iter().map(f).fold(0.0, f64::max);
             let highest = level(&|r| standings.iter().map(|s| s.level(r)).fold(0.0, f64::max));
             let sum = |f: &dyn Fn(usize) -> u64| (0..standings.len()).map(f).sum::<u64>() as f64;
             let mean = level(&|r| sum(&|n| standings[n].load[r]) / sum(&|n| standings[n].capacity[r]));
@@ -170,9 +171,9 @@ impl World {
         }
         for _ in 0..60 {
             let unit = self.present[self.rng.random_range(0..self.present.len() as u64) as usize];
-            let permille = self.rng.random_range(960..1060u64);
+            let permille = self.rng.random_range(950..1060u64);
             let Some(now) = self.region.demand_of(unit) else { continue };
-            let new = Amounts(now.0.map(|n| (n * permille).div_ceil(1000)));
+            let new = Amounts(now.0.map(|n| (n * permille + 500) / 1000));
             if self.region.resize(unit, new).is_err() {
                 self.day.refused += 1;
             }
@@ -258,9 +259,9 @@ impl World {
         self.region.set_cluster(id, size);
         if let Ok(plan) = self.region.plan(&Change::Rebalance { within: 10 }) {
             self.say(format!(
-                "cluster {} stands, and is filled: {} moves of {} entries, {} at least",
+                "cluster {} stands, and is filled: {} of {} entries, {} at least",
                 id.0 + 1,
-                plan.moves.len(),
+                count_moves(plan.moves.len()),
                 plan.entries,
                 plan.least
             ));

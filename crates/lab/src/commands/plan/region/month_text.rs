@@ -23,12 +23,14 @@ pub(super) fn text(m: &Month) -> String {
     out + &table(&["DAY", "HOUR", "WHAT"], rows)
 }
 
-/// Routes of each cluster by the hour.
+/// Routes of each cluster.
 pub(super) fn figure(m: &Month) -> Plot {
     let clusters = m.routes.iter().map(Vec::len).max().unwrap_or(0);
+    // Every third hour: jumps are seen, and the file stays small.
+    let hours = || m.routes.iter().enumerate().step_by(3);
     let line = |c: usize| Line {
         name: format!("cluster {}", c + 1),
-        points: m.routes.iter().enumerate().filter_map(|(h, r)| Some((h as f64 / 24.0, *r.get(c)? as f64))).collect(),
+        points: hours().filter_map(|(h, r)| Some((h as f64 / 24.0, *r.get(c)? as f64))).collect(),
         dashed: c >= 4,
     };
     Plot {

@@ -35,6 +35,7 @@ impl<'a> Reading<'a> {
     pub fn fields(&mut self, node: &'a Node<'a>, path: &str, known: &[&str]) -> Option<Fields<'a>> {
         let Value::Map(entries) = &node.value else {
             let allowed = known.join(", ");
+            let path = if path.is_empty() { "the file" } else { path };
             self.wrong(node.at, path, format!("is {}; a mapping is expected, with {allowed}", node.type_name()));
             return None;
         };

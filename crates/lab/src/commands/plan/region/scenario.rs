@@ -67,6 +67,8 @@ pub(super) struct Done {
     /// Where the tenant is that the change is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster: Option<String>,
+    /// Moves were planned, be it none.
+    pub planned: bool,
     pub moves: Vec<MoveView>,
     pub entries_moved: u64,
     /// Entries that any plan of the change has to move.
@@ -133,13 +135,24 @@ impl Book {
     }
 }
 
+impl Book {
+    /// The tenants of a unit.
+    fn members(&self, unit: UnitId) -> Vec<String> {
+        let members: Vec<String> = self.unit.iter().filter(|(_, u)| **u == unit).map(|(t, _)| self.name(*t)).collect();
+        if members.is_empty() {
+            vec![self.name(unit.0)]
+        } else {
+            members
+        }
+    }
+}
+
 impl Names for Book {
     fn unit(&self, unit: UnitId) -> String {
-        let with: Vec<String> =
-            self.unit.iter().filter(|(t, u)| **u == unit && **t != unit.0).map(|(t, _)| self.name(*t)).collect();
-        match with.is_empty() {
-            true => format!("tenant {}", self.name(unit.0)),
-            false => format!("tenant {} with {}, its peers,", self.name(unit.0), with.join(", ")),
+        match self.members(unit).split_first() {
+            Some((first, [])) => format!("tenant {first}"),
+            Some((first, others)) => format!("tenant {first} with {}, its peers,", others.join(", ")),
+            None => String::new(),
         }
     }
 
@@ -284,8 +297,8 @@ impl World {
         let (remedy, moves) = match (self.region.remedy(refusal), refusal) {
             (Some(Remedy::Move { plan, cluster }), _) => {
                 let says = format!(
-                    "{} moves of {} entries make room in {}",
-                    plan.moves.len(),
+                    "{} of {} entries in all make room in {}",
+                    count_moves(plan.moves.len()),
                     plan.entries,
                     self.book.cluster(cluster)
                 );
@@ -306,7 +319,7 @@ impl World {
     }
 
     fn moves(&self, plan: &Plan) -> Vec<MoveView> {
-        let name = |u: UnitId| self.book.name(u.0);
+        let name = |u: UnitId| self.book.members(u).join(" + ");
         let of = |m: &controller::core::placement::Move| MoveView {
             tenant: name(m.unit),
             from: self.book.cluster(m.from),
@@ -324,6 +337,7 @@ impl World {
             change,
             refused: None,
             cluster: None,
+            planned: false,
             moves: Vec::new(),
             entries_moved: 0,
             entries_least: 0,
@@ -337,7 +351,7 @@ impl World {
             Ok(Outcome::Nothing) => {}
             Ok(Outcome::At(cluster)) => done.cluster = Some(self.book.cluster(cluster)),
             Ok(Outcome::Moved(plan)) => {
-                done.moves = self.moves(&plan);
+                (done.planned, done.moves) = (true, self.moves(&plan));
                 (done.entries_moved, done.entries_least) = (plan.entries, plan.least);
                 done.waves = plan.moves.last().map_or(0, |m| m.wave + 1);
                 let left = |(c, r): &(ClusterId, Resource)| format!("{}: {r}", self.book.cluster(*c));
@@ -438,9 +452,22 @@ enum Outcome {
     Moved(Plan),
 }
 
+/// Moves, counted.
+pub(super) fn count_moves(n: usize) -> String {
+    match n {
+        1 => "1 move".into(),
+        n => format!("{} moves", chip::load::thousands(n as u64)),
+    }
+}
+
 fn amount(r: Resource, n: u64) -> String {
     match r {
+        // No more digits than anybody reads.
+        Resource::Traffic if n > 1_000_000_000 => {
+            format!("{} of traffic", show_bits(n.div_ceil(1_000_000) * 1_000_000))
+        }
         Resource::Traffic => format!("{} of traffic", show_bits(n)),
+        _ if n == 1 => format!("1 {}", r.name().trim_end_matches('s')),
         _ => format!("{n} {r}"),
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The text of `tunny-lab plan region`.
 
-use super::scenario::{Answer, Done, Level, MoveView, Refused};
+use super::scenario::{count_moves, Answer, Done, Level, MoveView, Refused};
 use chip::load::thousands;
 use commandline::output::table;
 use controller::core::placement::{Evenness, Resource};
@@ -46,10 +46,13 @@ fn done(d: &Done, before: &[Level]) -> String {
     if let Some(cluster) = &d.cluster {
         out += &format!("In {cluster}\n");
     }
+    if d.planned && d.moves.is_empty() {
+        out += "Nothing has to move; a tenant of more than half an even share may stay, with an even share beside it\n";
+    }
     if !d.moves.is_empty() {
         out += &format!(
-            "{} moves of {} entries, {} at least, in {} wave{}\n",
-            thousands(d.moves.len() as u64),
+            "{} of {} entries in all, {} at least, in {} wave{}\n",
+            count_moves(d.moves.len()),
             thousands(d.entries_moved),
             thousands(d.entries_least),
             d.waves,
