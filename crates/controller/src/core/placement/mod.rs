@@ -14,11 +14,11 @@
 //! # Why so
 //! A cluster is chosen where the newcomer adds least to the unevenness of all water levels together (vector scheduling): so entries, sessions and traffic stay even
 //! at once without a weight that somebody would have to set. Hashing needs no memory of where a tenant is, but knows nothing of sizes: with heavy-tailed tenants
-//! its fullest cluster is half as full again as the mean. Solving it anew for each change is even, but moves everybody. `docs/design/placement.md` has figures.
+//! its fullest cluster is a third fuller than the mean. Solving it anew for each change is even, but moves everybody. `docs/design/placement.md` has figures.
 //!
 //! # What it costs
-//! A newcomer costs a look at each cluster. A plan lists all units once: a region of a million units takes about a second, some 150 bytes a unit while it
-//! is made.
+//! A newcomer costs a look at each cluster. A plan lists all units a few times: a region of a million units takes about a second, and some 500 bytes a unit
+//! while it is made.
 //!
 //! No clock, no randomness: [`Region::set_time`] says what time it is, ties go to the smaller number.
 

@@ -90,7 +90,27 @@ fn wanted(c: &mut Case, change: &Change) -> Vec<Six> {
             goals[at] = std::array::from_fn(|r| c.close[at][r].saturating_sub(demand.0[r]));
             goals
         }
-        _ => unreachable!("not tested here"),
+        // A node failed: the cluster has as much as is in use, which is more than `full` of it.
+        Change::Relieve => {
+            let crowd = |at: &usize| entries(&loads[*at]);
+            let at = (0..loads.len()).max_by_key(crowd).unwrap();
+            let less = loads[at].map(|n| n.max(1));
+            c.region.set_cluster(ClusterId(at as u32), Amounts(less));
+            c.world.full[at] = less.map(|n| n * 900 / 1000);
+            c.close[at] = less.map(|n| n * 700 / 1000);
+            let mut goals = closed(c);
+            goals[at] = c.close[at];
+            goals
+        }
+        Change::Grow { unit, wanted } => {
+            let (unit, mut goals) = (unit.0 as usize, closed(c));
+            let at = c.start[unit];
+            c.world.units[unit] = larger(&c.world.units[unit], &wanted.0);
+            c.world.takes[at] = false;
+            goals[at] = c.world.full[at];
+            goals
+        }
+        Change::Join(_) => unreachable!("has examples"),
     }
 }
 
@@ -128,16 +148,20 @@ struct Tally {
 fn plans_are_legal_and_near_the_cheapest() {
     let cases: u64 = std::env::var("TUNNY_REGIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(1500);
     let first: u64 = std::env::var("TUNNY_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
-    let mut tallies = [Tally::default(), Tally::default(), Tally::default()];
+    let mut tallies: [Tally; 5] = Default::default();
     for seed in first..first + cases {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let mut c = case(&mut rng);
         let cluster = ClusterId(rng.random_range(0..c.world.full.len() as u32));
-        let kind = rng.random_range(0..3usize);
+        let kind = rng.random_range(0..5usize);
+        let some = |rng: &mut ChaCha8Rng, most: u64| Amounts(std::array::from_fn(|_| rng.random_range(0..most)));
         let change = match kind {
             0 => Change::Rebalance { within: [100, 300, 1000][rng.random_range(0..3usize)] },
             1 => Change::Drain(cluster),
-            _ => Change::Room { cluster, demand: Amounts(std::array::from_fn(|_| rng.random_range(0..30))) },
+            2 => Change::Room { cluster, demand: some(&mut rng, 30) },
+            3 => Change::Relieve,
+            _ if c.start.is_empty() => continue,
+            _ => Change::Grow { unit: UnitId(0), wanted: some(&mut rng, 90) },
         };
         let goals = wanted(&mut c, &change);
         let plan = c.region.plan(&change).unwrap();
@@ -166,8 +190,8 @@ fn plans_are_legal_and_near_the_cheapest() {
     }
     println!("seeds {first} to {}: {tallies:#?}", first + cases - 1);
     for t in &tallies {
-        assert!(t.reached * 1000 >= t.could * 985, "{t:?}: of what can be reached");
-        assert!(t.ours * 100 <= t.least * 102, "{t:?}: entries moved over the fewest");
+        assert!(t.reached * 1000 >= t.could * 995, "{t:?}: of what can be reached");
+        assert!(t.ours * 100 <= t.least * 101, "{t:?}: entries moved over the fewest");
     }
 }
 
