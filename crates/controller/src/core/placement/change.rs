@@ -79,7 +79,9 @@ impl Region {
         match change {
             Change::Rebalance { within } => {
                 let largest = self.largest();
-                Ok(self.spread_to(change, |id, c| self.even(c, *within, largest.get(id))))
+                let to = |beside| self.spread_to(change, |id, c| self.even(c, *within, largest.get(id), beside));
+                let strict = to(false);
+                Ok(if strict.left.is_empty() { strict } else { to(true) })
             }
             Change::Drain(cluster) => {
                 self.known(*cluster)?;
@@ -119,8 +121,9 @@ impl Region {
     }
 
     /// What a cluster holds if it stands at the mean levels, and so many thousandths more. Of tables the scarcest one's level counts for all: one that is
-    /// nowhere near its end need not be even. A unit that is more than half of that by itself may stay, with as much beside it.
-    fn even(&self, cluster: &Cluster, within: u16, largest: Option<&Amounts>) -> Amounts {
+    /// nowhere near its end need not be even. A unit that is more than that by itself may stay; with `beside`, one of more than half of that may, and an even
+    /// share beside it.
+    fn even(&self, cluster: &Cluster, within: u16, largest: Option<&Amounts>, beside: bool) -> Amounts {
         let (load, whole) = self.serving();
         let more = 1000 + u128::from(within);
         // Of a resource, what the cluster has of `r` at the mean level of `of`.
@@ -136,7 +139,10 @@ impl Region {
             false => at_mean(r, r),
         };
         let even = Amounts(Resource::ALL.map(goal));
-        let alone = |even: u64, largest: u64| if largest > even / 2 { even.saturating_add(largest) } else { even };
+        let alone = |even: u64, largest: u64| match beside {
+            true if largest > even / 2 => even.saturating_add(largest),
+            _ => even.max(largest),
+        };
         largest.map_or(even, |l| even.with(l, alone))
     }
 

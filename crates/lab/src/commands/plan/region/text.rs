@@ -47,7 +47,7 @@ fn done(d: &Done, before: &[Level]) -> String {
         out += &format!("In {cluster}\n");
     }
     if d.planned && d.moves.is_empty() {
-        out += "Nothing has to move; a tenant of more than half an even share may stay, with an even share beside it\n";
+        out += "Nothing has to move; a tenant as large as an even share may stay where it is\n";
     }
     if !d.moves.is_empty() {
         out += &format!(
