@@ -38,6 +38,7 @@ pub mod ovs_lookup;
 mod ovs_programs;
 pub mod ovs_trace;
 pub mod peers;
+pub mod placement;
 pub mod registry;
 pub mod report;
 pub mod rig;

@@ -3,7 +3,7 @@
 use crate::{
     agent, chip_model, classify, compact, completion, cores, cpu, delay, drive, filter, filter_change, filter_rules,
     isolation, latency, load, lookups, masquerade, nat, natshare, netfilter, newconn, ovs_lookup, ovs_trace, peers,
-    rule_change, sessions, user, Context, Error, Report,
+    placement, rule_change, sessions, user, Context, Error, Report,
 };
 
 /// Which benches run together.
@@ -160,6 +160,13 @@ pub const BENCHES: &[Bench] = &[
         what: "the chip model on one core: route and VM-NC lookup of one packet in the compressed tables of half a chip",
         group: Group::Own,
         run: chip_model::lookup,
+    },
+    Bench {
+        name: "placement",
+        unit: "highest ÷ mean",
+        what: "water levels of 20 clusters with 1M heavy-tailed tenants, placed, a cluster added, made even again; entries moved, seconds a plan",
+        group: Group::Own,
+        run: placement::placement,
     },
     Bench {
         name: "import-flows",

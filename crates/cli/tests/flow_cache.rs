@@ -131,27 +131,35 @@ fn a_worker_s_flow_cache_sends_packets_on_and_loses_no_count() {
 
 /// Meters need a clock that goes on without a daemon, in the stages and in the cache.
 fn a_meter_limits_on_without_a_daemon(name: &str, seconds: u32) {
-    const RATE: f64 = 200.0;
+    const RATE: f64 = 20.0;
     let Some(mut region) = region_with(&options(name)) else { return };
     region.echo(20);
     let mut vpc: Value = serde_json::from_str(&region.tunny(&["get", "vpc", "blue", "-o", "json"])).unwrap();
     vpc["apiVersion"] = "tunny/v1".into();
-    vpc["spec"]["meter"] = serde_json::json!({"packets": {"committed": "200pps", "committedBurst": 20, "peak": "200pps", "peakBurst": 20}});
+    vpc["spec"]["meter"] = serde_json::json!({"packets": {"committed": "20pps", "committedBurst": 5, "peak": "20pps", "peakBurst": 5}});
     region.apply(&vpc.to_string());
     let before = region.counted();
     region.node().unwrap().process.kill();
-    // Four times as many as may pass, replies included.
+    // Many times as many as may pass, replies included. Nobody answers ARP meanwhile.
     let from = region.names.namespace("blue-1");
+    for vm in ["blue-1", "blue-2"] {
+        let vm = region.names.namespace(vm);
+        for line in vm.run("ip neigh show").unwrap().lines() {
+            if let [address, "dev", device, "lladdr", mac, ..] = line.split_whitespace().collect::<Vec<_>>()[..] {
+                vm.run(&format!("ip neigh replace {address} lladdr {mac} dev {device} nud permanent")).unwrap();
+            }
+        }
+    }
     let begun = std::time::Instant::now();
     let deadline = seconds.to_string();
     let ping = traffic::ping(&from, "10.0.0.12", seconds * 400, &["-q", "-i", "0.0025", "-w", &deadline]).unwrap();
     let lasted = begun.elapsed().as_secs_f64();
     region.start_node().unwrap();
     let [vpc, _, hits] = region.counted();
-    let (passed, most) = ((vpc - before[0]) as f64, RATE * lasted + 20.0);
-    assert!(ping.sent > seconds * 300, "{}", ping.output);
+    let (passed, most) = ((vpc - before[0]) as f64, RATE * lasted + 5.0);
+    assert!(ping.sent > seconds * 60, "{}", ping.output);
     assert!((most * 0.9..=most * 1.02).contains(&passed), "{passed} of at most {most} packets in {lasted:.1} s passed");
-    assert!((hits - before[2]) as f64 > passed * 0.9, "the flow cache sent on {} of {passed}", hits - before[2]);
+    assert!((hits - before[2]) as f64 > passed * 0.8, "the flow cache sent on {} of {passed}", hits - before[2]);
 }
 
 #[test]

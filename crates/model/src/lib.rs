@@ -22,7 +22,7 @@ mod quick;
 pub mod schema;
 mod selector;
 mod written;
-mod yaml;
+pub mod yaml;
 
 pub use binary::{SnapshotError, BINARY_VERSION};
 pub use doc::{check_name, nearest};

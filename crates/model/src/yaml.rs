@@ -17,23 +17,32 @@ pub const YAML_NODES_MAX: usize = 1 << 20;
 
 /// Line and column, from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(crate) struct Pos {
+pub struct Pos {
+    /// Line.
     pub line: u32,
+    /// Column.
     pub column: u32,
 }
 
 /// A node of the tree.
 #[derive(Clone, Debug)]
-pub(crate) struct Node<'t> {
+pub struct Node<'t> {
+    /// Where it begins.
     pub at: Pos,
+    /// What it is.
     pub value: Value<'t>,
 }
 
 /// What a node is.
 #[derive(Clone, Debug)]
-pub(crate) enum Value<'t> {
-    /// Text; `plain` if it was not quoted.
-    Scalar { text: Cow<'t, str>, plain: bool },
+pub enum Value<'t> {
+    /// Text.
+    Scalar {
+        /// The text.
+        text: Cow<'t, str>,
+        /// It was not quoted.
+        plain: bool,
+    },
     /// A list.
     List(Vec<Node<'t>>),
     /// Keys with their places, and values.
@@ -71,13 +80,15 @@ impl Node<'_> {
 
 /// A fault of the text.
 #[derive(Debug)]
-pub(crate) struct Fault {
+pub struct Fault {
+    /// Where.
     pub at: Pos,
+    /// What is wrong.
     pub why: String,
 }
 
 /// The documents of a text. After a fault nothing more can be read; what came before it is returned too.
-pub(crate) fn parse(text: &str) -> (Vec<Node<'_>>, Option<Fault>) {
+pub fn parse(text: &str) -> (Vec<Node<'_>>, Option<Fault>) {
     let mut documents = Vec::new();
     let fault = parse_each(text, |document| {
         documents.push(document);

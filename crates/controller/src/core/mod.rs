@@ -6,6 +6,7 @@ pub mod access;
 pub mod credentials;
 pub mod feed;
 pub mod fleet;
+pub mod placement;
 pub mod region;
 #[cfg(test)]
 mod region_tests;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `tunny-lab plan`: what fits into a switch chip, and how.
+//! `tunny-lab plan`: what fits into a switch chip, and how; what changes of a region would do.
 
 mod chip_plan;
 mod chip_text;
+mod region;
 mod table;
 
 use anyhow::{bail, Context};
@@ -11,7 +12,7 @@ use commandline::output::Format;
 use std::io::Read;
 use std::process::ExitCode;
 
-/// Plan tables for a switch chip: how many blocks they take, where they go, what a compression saves.
+/// Plan tables for a switch chip: how many blocks they take, where they go, what a compression saves; and tenants on a region's clusters.
 #[derive(Debug, clap::Args)]
 #[command(arg_required_else_help = true)]
 pub struct Args {
@@ -23,6 +24,7 @@ pub struct Args {
 enum Command {
     Chip(Box<chip_plan::Args>),
     Table(table::Args),
+    Region(region::Args),
 }
 
 /// Runs the command.
@@ -30,6 +32,7 @@ pub fn run(args: Args, format: Format) -> anyhow::Result<ExitCode> {
     match args.command {
         Command::Chip(args) => chip_plan::run(*args, format),
         Command::Table(args) => table::run(args, format),
+        Command::Region(args) => region::run(args, format),
     }
 }
 
