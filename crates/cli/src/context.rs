@@ -59,8 +59,8 @@ pub struct Kept {
 
 fn folder() -> anyhow::Result<PathBuf> {
     let own = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|p| p.is_absolute());
-    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".config"));
-    let base = own.or_else(home).ok_or_else(|| anyhow::anyhow!("there is no HOME in which contexts could be kept"))?;
+    let user = || std::env::var_os("HOME").map(|dir| PathBuf::from(dir).join(".config"));
+    let base = own.or_else(user).ok_or_else(|| anyhow::anyhow!("there is no HOME in which contexts could be kept"))?;
     Ok(base.join("tunny/contexts"))
 }
 

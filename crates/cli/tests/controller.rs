@@ -476,13 +476,16 @@ fn no_acknowledged_change_is_lost_whenever_the_controller_is_killed() {
             });
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             std::thread::sleep(Duration::from_millis(30 + (seed >> 33) % 150));
-            region.controller.take().unwrap().kill();
+            kill(Pid::from_raw(region.controller.as_ref().unwrap().child.id() as i32), Signal::SIGKILL).unwrap();
             stop.store(true, Ordering::Relaxed);
             writer.join().unwrap()
         });
+        // The next one begins before this one has let go of everything.
+        let dying = region.controller.take();
         acknowledged.extend(made);
         next = tried;
         region.up();
+        drop(dying);
         let names = |kind: &str| -> Vec<u64> {
             let list: Vec<Value> = serde_json::from_str(&region.operator(&["get", kind, "-o", "json"], "")).unwrap();
             list.iter().map(|o| o["metadata"]["name"].as_str().unwrap()[1..].parse().unwrap()).collect()

@@ -6,6 +6,7 @@ use crate::config::Config;
 use crate::core::credentials::hash;
 use crate::service::Controller;
 use crate::store::embedded::Embedded;
+use crate::store::StoreError;
 use axum::extract::Request;
 use axum::Router;
 use hyper::body::Incoming;
@@ -38,7 +39,7 @@ pub fn run(file: &Path) -> Result<(), String> {
         if !store.exists() {
             return Err(format!("{} is not there: `tunny controller init` makes it", store.display()));
         }
-        let store = Embedded::open(&store).map_err(|e| e.to_string())?;
+        let store = opened(&store).await?;
         let controller = Controller::open(&config, &folder, Arc::new(store))?;
         let tls = controller.pki.server(&config.names)?;
         let listener = TcpListener::bind(config.listen).await;
@@ -58,6 +59,19 @@ pub fn run(file: &Path) -> Result<(), String> {
     // Streams are open: they end with the process.
     runtime.shutdown_timeout(Duration::from_millis(200));
     result
+}
+
+/// Opens the store. One that was just killed may hold it for an instant.
+async fn opened(path: &Path) -> Result<Embedded, String> {
+    let begun = tokio::time::Instant::now();
+    loop {
+        match Embedded::open(path) {
+            Err(StoreError::Locked(_)) if begun.elapsed() < PATIENCE => {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            result => return result.map_err(|e| e.to_string()),
+        }
+    }
 }
 
 async fn accept(listener: TcpListener, tls: TlsAcceptor, router: Router) {

@@ -286,3 +286,32 @@ fn somebody_must_be_left_who_may_change_the_region() {
     both.delete(Kind::Role, "two");
     change(&mut region, &both, &operator()).unwrap();
 }
+
+#[test]
+fn what_a_region_needs_stays_whichever_change_would_take_it() {
+    let mut region = two();
+    change(&mut region, &docs("kind: Node, metadata: {name: a1}, spec: {cluster: a}"), &operator()).unwrap();
+    let gone = |kind: Kind, name: &str| {
+        let mut docs = Documents::new();
+        docs.delete(kind, name);
+        docs
+    };
+    for (change_, why) in [
+        (gone(Kind::Tenant, "none"), "does not exist"),
+        (gone(Kind::Cluster, "a"), "is still used by Node `a1`"),
+        (docs("kind: Nc, metadata: {name: n9}, spec: {address: 192.0.2.200}"), "192.0.2.200 belongs to"),
+        (docs("kind: Tenant, metadata: {name: x}, spec: {vpcs: [red]}"), "which belongs to Tenant `r`"),
+        (docs("kind: Tenant, metadata: {name: x}, spec: {cluster: none}"), "Cluster `none`, which does not exist"),
+    ] {
+        let Err(Unfit::Wrong(errors)) = change(&mut region, &change_, &operator()) else { panic!("{why}: taken") };
+        let told = errors.iter().map(|e| e.to_string()).collect::<Vec<_>>().join("; ");
+        assert!(told.contains(why), "{why}: {told}");
+    }
+    // A VPC that a Tenant owns does not go alone.
+    change(&mut region, &docs("kind: Vpc, metadata: {name: free}, spec: {vni: 1007}"), &operator()).unwrap();
+    change(&mut region, &docs("kind: Tenant, metadata: {name: f}, spec: {vpcs: [free]}"), &operator()).unwrap();
+    assert!(change(&mut region, &gone(Kind::Vpc, "free"), &operator()).is_err());
+    let mut both = gone(Kind::Vpc, "free");
+    both.delete(Kind::Tenant, "f");
+    change(&mut region, &both, &operator()).unwrap();
+}

@@ -316,7 +316,7 @@ impl Load {
                 return Err(format!("{a} belongs to the gateway and to an NC"));
             }
         }
-        if let Some((kind, name, field, problem)) = m.named_faults(&|_, _| false).into_iter().next() {
+        if let Some((kind, name, field, problem)) = m.named_faults(&|_, _| false, true).into_iter().next() {
             return Err(format!("{kind} `{name}`: {field} {problem}"));
         }
         m.settle_bound();

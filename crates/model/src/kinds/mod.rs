@@ -237,10 +237,10 @@ macro_rules! kinds {
                 }
             }
 
-            /// Tells of every name that must be one of an object: who names it, then as [`Referred`] has it.
-            pub(crate) fn references(&self, told: &mut dyn FnMut((Kind, &Name), Kind, &Name, &dyn Fn() -> String)) {
+            /// Tells of every name that must be one of an object, in objects of some kinds: who names it, then as [`Referred`] has it.
+            pub(crate) fn references(&self, of: fn(Kind) -> bool, told: &mut dyn FnMut((Kind, &Name), Kind, &Name, &dyn Fn() -> String)) {
                 $($(#[$cfg])*
-                for (name, o) in &self.$map {
+                for (name, o) in self.$map.iter().take(if of(Kind::$Named) { usize::MAX } else { 0 }) {
                     let own = (Kind::$Named, name);
                     let mut told = |kind: Kind, name: &Name, path: &dyn Fn() -> String| told(own, kind, name, path);
                     let found: Referred<'_> = &mut told;

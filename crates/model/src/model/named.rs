@@ -65,16 +65,19 @@ impl Model {
 
     /// Every rule that joins these objects with each other and with the rest. Of two that take the same, the one that is `described`
     /// is at fault.
-    pub(crate) fn named_faults(&self, described: Described) -> Vec<Fault> {
+    /// Those of a region, of which there may be very many, only where the change can touch them.
+    pub(crate) fn named_faults(&self, described: Described, region: bool) -> Vec<Fault> {
         let mut out = Vec::new();
         if self.has_named() {
-            self.reference_faults(&mut out);
+            self.reference_faults(if region { |_| true } else { |kind| !kind.is_of_region() }, &mut out);
             self.pool_faults(&mut out);
             self.snat_faults(&mut out, described);
             self.elastic_faults(&mut out, described);
             self.group_faults(&mut out);
             self.server_faults(&mut out, described);
-            self.region_faults(&mut out, described);
+            if region {
+                self.region_faults(&mut out, described);
+            }
         }
         self.role_faults(&mut out);
         out
@@ -85,8 +88,8 @@ impl Model {
     }
 
     /// What must exist for its name stands in an object.
-    fn reference_faults(&self, out: &mut Vec<Fault>) {
-        self.named.references(&mut |(own, by), kind, name, path| {
+    fn reference_faults(&self, of: fn(Kind) -> bool, out: &mut Vec<Fault>) {
+        self.named.references(of, &mut |(own, by), kind, name, path| {
             if !self.exists(kind, name) {
                 let problem = Problem::UnknownReference { kind, name: name.to_string() };
                 out.push((own, by.clone(), path(), problem));
@@ -295,7 +298,10 @@ impl<'a> Tx<'a> {
         }
         let mut told = HashSet::new();
         let described = |kind: Kind, name: &Name| places.contains_key(&(kind, name.clone()));
-        let mut faults = self.model.named_faults(&described);
+        // What they name are each other and VPCs; and a cluster's address may be no NC's.
+        let region = docs.puts.iter().any(|i| i.object.kind().is_of_region() || i.object.kind() == Kind::Nc)
+            || docs.deletes.iter().any(|(kind, ..)| kind.is_of_region() || *kind == Kind::Vpc);
+        let mut faults = self.model.named_faults(&described, region);
         // Those of the set first: what they say of others is not told there once more.
         faults.sort_by_key(|(kind, name, ..)| !described(*kind, name));
         for (kind, name, field, problem) in faults {
