@@ -8,7 +8,7 @@ pub use population::Population;
 
 use crate::{report::round, Context, Error, Goal, Report};
 use controller::core::placement::{
-    Amounts, Change, ClusterId, Evenness, Levels, Plan, Region, Resource, Standing, UnitId,
+    Amounts, Change, ClusterId, Evenness, Levels, Plan, Region, Resource, UnitId, Usage,
 };
 use std::time::Instant;
 
@@ -73,7 +73,7 @@ fn show(tenants: &[Amounts], capacities: &[Amounts]) -> Result<Shown, Error> {
     let list: Vec<(UnitId, Amounts)> = tenants.iter().enumerate().map(|(n, d)| (UnitId(n as u32), *d)).collect();
     let (answers, place_s) = seconds(|| region.admit_all(list));
     answers.into_iter().try_for_each(|a| a.1.map(drop)).map_err(refused)?;
-    let placed = Evenness::of(&region.standings());
+    let placed = Evenness::of(&region.usages());
     let cluster = ClusterId(capacities.len() as u32);
     region.set_cluster(cluster, capacities[0]);
     let (plan, fill_s) = seconds(|| region.plan(&Change::Rebalance { within: WITHIN }));
@@ -144,7 +144,7 @@ pub fn placement(context: &Context) -> Result<Report, Error> {
     report.detail("unlike_placed", round(other.placed.worst())).detail("unlike_added", round(other.filled.worst()));
     report.detail("unlike_rebalanced", round(other.even_again.worst()));
     report.detail("unlike_moved_over_least", round(other.over_least));
-    beside(context, &tenants, &mut report);
+    other_designs(context, &tenants, &mut report);
     let slowest = all.iter().flat_map(|s| [s.place_s, s.fill_s, s.rebalance_s]).fold(0.0, f64::max);
     let most = all.iter().map(|s| s.over_least).fold(0.0, f64::max);
     let says = format!("Slowest plan {slowest:.2} s (goal 5), moved at most {most:.3} × the least (goal 1.1).");
@@ -161,7 +161,7 @@ pub fn placement(context: &Context) -> Result<Report, Error> {
 }
 
 /// Other designs on the same tenants: how even, and what a twenty-first cluster moves when they are asked again.
-fn beside(context: &Context, tenants: &[Amounts], report: &mut Report) {
+fn other_designs(context: &Context, tenants: &[Amounts], report: &mut Report) {
     let before = clusters(tenants, &ALIKE);
     let after: Vec<Amounts> = before.iter().copied().chain([before[0]]).collect();
     let fair = tenants.iter().map(|t| t.entries()).sum::<u64>() as f64 / after.len() as f64;
@@ -175,16 +175,16 @@ fn beside(context: &Context, tenants: &[Amounts], report: &mut Report) {
         context.say(&format!("placement: {name}"));
         let (old, new) = (design(tenants, &before), design(tenants, &after));
         let moved: u64 = (0..tenants.len()).filter(|t| old[*t] != new[*t]).map(|t| tenants[t].entries()).sum();
-        report.detail(&format!("{name}_highest"), round(standing(tenants, &before, &old).worst()));
-        report.detail(&format!("{name}_highest_added"), round(standing(tenants, &after, &new).worst()));
+        report.detail(&format!("{name}_highest"), round(usage(tenants, &before, &old).worst()));
+        report.detail(&format!("{name}_highest_added"), round(usage(tenants, &after, &new).worst()));
         report.detail(&format!("{name}_moved_over_fair_share"), round(moved as f64 / fair));
     }
 }
 
-fn standing(tenants: &[Amounts], clusters: &[Amounts], places: &[usize]) -> Evenness {
+fn usage(tenants: &[Amounts], clusters: &[Amounts], places: &[usize]) -> Evenness {
     let mut loads = vec![Amounts::ZERO; clusters.len()];
     tenants.iter().zip(places).for_each(|(t, at)| loads[*at] += *t);
-    let of = |(n, (load, capacity)): (usize, (Amounts, &Amounts))| Standing {
+    let of = |(n, (load, capacity)): (usize, (Amounts, &Amounts))| Usage {
         cluster: ClusterId(n as u32),
         capacity: *capacity,
         load,

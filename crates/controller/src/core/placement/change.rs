@@ -5,7 +5,7 @@ use super::amounts::{Amounts, Resource};
 use super::board::{Board, Item, Place};
 use super::order::waves;
 use super::refusal::Refusal;
-use super::region::{Cluster, Region, Standing};
+use super::region::{Cluster, Region, Usage};
 use super::spread::spread;
 use super::{ClusterId, UnitId};
 use std::collections::BTreeMap;
@@ -66,9 +66,9 @@ pub struct Plan {
     /// Entries that any plan of this change has to move: of each table what clusters have beyond their goals.
     pub least: u64,
     /// Clusters before.
-    pub before: Vec<Standing>,
+    pub before: Vec<Usage>,
     /// Clusters after the moves.
-    pub after: Vec<Standing>,
+    pub after: Vec<Usage>,
     /// Clusters that stay beyond what was asked for, with the resource that is furthest beyond.
     pub left: Vec<(ClusterId, Resource)>,
 }
@@ -79,7 +79,7 @@ impl Region {
         match change {
             Change::Rebalance { within } => {
                 let largest = self.largest();
-                let to = |beside| self.spread_to(change, |id, c| self.even(c, *within, largest.get(id), beside));
+                let to = |shared| self.spread_to(change, |id, c| self.even(c, *within, largest.get(id), shared));
                 let strict = to(false);
                 Ok(if strict.left.is_empty() { strict } else { to(true) })
             }
@@ -121,9 +121,9 @@ impl Region {
     }
 
     /// What a cluster holds if it stands at the mean levels, and so many thousandths more. Of tables the scarcest one's level counts for all: one that is
-    /// nowhere near its end need not be even. A unit that is more than that by itself may stay; with `beside`, one of more than half of that may, and an even
+    /// nowhere near its end need not be even. A unit that is more than that by itself may stay; if `shared`, one of more than half of that may, and an even
     /// share beside it.
-    fn even(&self, cluster: &Cluster, within: u16, largest: Option<&Amounts>, beside: bool) -> Amounts {
+    fn even(&self, cluster: &Cluster, within: u16, largest: Option<&Amounts>, shared: bool) -> Amounts {
         let (load, whole) = self.serving();
         let more = 1000 + u128::from(within);
         // Of a resource, what the cluster has of `r` at the mean level of `of`.
@@ -139,7 +139,7 @@ impl Region {
             false => at_mean(r, r),
         };
         let even = Amounts(Resource::ALL.map(goal));
-        let alone = |even: u64, largest: u64| match beside {
+        let alone = |even: u64, largest: u64| match shared {
             true if largest > even / 2 => even.saturating_add(largest),
             _ => even.max(largest),
         };
@@ -198,10 +198,10 @@ impl Region {
     }
 
     fn planned(&self, moves: Vec<Move>, board: &Board, least: u64) -> Plan {
-        let before = self.standings();
+        let before = self.usages();
         let mut after = before.clone();
-        for (standing, place) in after.iter_mut().zip(&board.places) {
-            standing.load = place.load;
+        for (usage, place) in after.iter_mut().zip(&board.places) {
+            usage.load = place.load;
         }
         let left = board.places.iter().filter_map(|p| {
             let beyond = |(r, n): (Resource, u64)| (n as f64 * board.scale[r as usize], r);

@@ -46,7 +46,7 @@ pub struct Region {
 
 /// How a cluster stands.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Standing {
+pub struct Usage {
     /// Which.
     pub cluster: ClusterId,
     /// What it has.
@@ -59,7 +59,7 @@ pub struct Standing {
     pub draining: bool,
 }
 
-impl Standing {
+impl Usage {
     /// The share of a resource that is in use, from 0 to 1; more if it is overloaded.
     pub fn level(&self, r: Resource) -> f64 {
         share(self.load[r], self.capacity[r])
@@ -92,8 +92,8 @@ pub struct Evenness {
 
 impl Evenness {
     /// Of these clusters; those that are being emptied do not count.
-    pub fn of(standings: &[Standing]) -> Evenness {
-        let serving = || standings.iter().filter(|s| !s.draining);
+    pub fn of(usages: &[Usage]) -> Evenness {
+        let serving = || usages.iter().filter(|s| !s.draining);
         let means = mean_levels(&serving().map(|s| s.load).sum(), &serving().map(|s| s.capacity).sum());
         let over = |resources: &[Resource]| {
             let of = |r: &Resource| match means[*r as usize] {
@@ -168,8 +168,8 @@ impl Region {
     }
 
     /// How each cluster stands.
-    pub fn standings(&self) -> Vec<Standing> {
-        let of = |(id, c): (&ClusterId, &Cluster)| Standing {
+    pub fn usages(&self) -> Vec<Usage> {
+        let of = |(id, c): (&ClusterId, &Cluster)| Usage {
             cluster: *id,
             capacity: c.capacity,
             load: c.load,
@@ -267,8 +267,8 @@ impl Region {
                     answers.push((unit, Ok(ids[at])));
                 }
                 None => {
-                    let standing: Vec<_> = ids.iter().copied().zip(&clusters).collect();
-                    answers.push((unit, Err(self.why_not(unit, &demand, &standing))));
+                    let usage: Vec<_> = ids.iter().copied().zip(&clusters).collect();
+                    answers.push((unit, Err(self.why_not(unit, &demand, &usage))));
                 }
             }
         }

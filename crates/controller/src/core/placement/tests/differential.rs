@@ -30,7 +30,7 @@ fn case(rng: &mut impl Rng) -> Case {
     for demand in demands {
         let first = rng.random_range(0..clusters);
         let fits = |c: &usize| {
-            let load = region.standings()[*c].load + demand;
+            let load = region.usages()[*c].load + demand;
             load.within(&capacities[*c].permille(&levels.full))
         };
         // Crowded: the first that fits, beginning at a random one, and often at 0.
@@ -50,7 +50,7 @@ fn case(rng: &mut impl Rng) -> Case {
 /// What the plan has to reach, worked out by other means than the planner's.
 fn wanted(c: &mut Case, change: &Change) -> Vec<Six> {
     let loads = c.world.loads(&c.start);
-    let capacities: Vec<Six> = c.region.standings().iter().map(|s| s.capacity.0).collect();
+    let capacities: Vec<Six> = c.region.usages().iter().map(|s| s.capacity.0).collect();
     let larger = |a: &Six, b: &Six| std::array::from_fn::<u64, 6, _>(|r| a[r].max(b[r]));
     let closed = |c: &Case| c.close.iter().zip(&loads).map(|(a, b)| larger(a, b)).collect::<Vec<Six>>();
     match change {
@@ -308,7 +308,7 @@ fn loads_are_what_units_hold() {
                     (0..6).for_each(|r| loads[*c as usize][r] += held(r));
                 }
             }
-            let have: Vec<Six> = region.standings().iter().map(|s| s.load.0).collect();
+            let have: Vec<Six> = region.usages().iter().map(|s| s.load.0).collect();
             assert_eq!(have, loads, "seed {seed}");
             let full = |c: usize| [270, 180][c];
             assert!((0..2).all(|c| loads[c].iter().all(|n| *n <= full(c))), "seed {seed}: {loads:?}");

@@ -104,7 +104,7 @@ fn entries_are_reserved_for_announced_growth() {
     // A newcomer whose tables must be there before its traffic (Fig. 23): it is placed now.
     assert_eq!(region.reserve(unit(1), each(500), 50), Ok(B));
     assert!(matches!(region.admit(unit(2), each(250)), Err(Refusal::NoRoom { free: 200, .. })));
-    let loads = |region: &Region| region.standings().iter().map(|s| s.load.0[0]).collect::<Vec<_>>();
+    let loads = |region: &Region| region.usages().iter().map(|s| s.load.0[0]).collect::<Vec<_>>();
     assert_eq!(loads(&region), [600, 500]);
     region.resize(unit(1), each(300)).unwrap();
     assert_eq!(loads(&region), [600, 500], "what grows into its reservation takes nothing more");
@@ -163,7 +163,7 @@ fn what_is_to_be_peered_comes_together_where_that_is_cheapest() {
     assert!(matches!(region.merge(&[unit(3), unit(0)]), Err(Refusal::Apart { .. })));
     region.reserve(unit(1), each(350), 10).unwrap();
     assert_eq!(region.merge(&[unit(2), unit(1), unit(0)]), Ok(unit(0)));
-    let load = |region: &Region| region.standings()[0].load;
+    let load = |region: &Region| region.usages()[0].load;
     assert_eq!((load(&region), region.demand_of(unit(0))), (each(440), Some(each(390))));
     region.set_time(10);
     assert_eq!((load(&region), region.cluster_of(unit(2))), (each(390), None));
@@ -181,7 +181,7 @@ fn a_cluster_is_drained_and_removed_and_one_too_full_is_relieved() {
     region.set_draining(B, true).unwrap();
     region.carry_out(&plan).unwrap();
     region.remove_cluster(B).unwrap();
-    let loads: Vec<u64> = region.standings().iter().map(|s| s.load.0[0]).collect();
+    let loads: Vec<u64> = region.usages().iter().map(|s| s.load.0[0]).collect();
     assert_eq!(loads, [300, 300]);
     // A node failed: 300 of 320 are too many, 224 are not.
     region.set_cluster(A, each(320));

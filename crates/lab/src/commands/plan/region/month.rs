@@ -131,20 +131,20 @@ impl World {
         for event in self.region.review() {
             self.event(&event);
         }
-        let standings = self.region.standings();
-        self.out.routes.push(standings.iter().map(|s| s.load[Resource::Routes]).collect());
+        let usages = self.region.usages();
+        self.out.routes.push(usages.iter().map(|s| s.load[Resource::Routes]).collect());
         if self.hour % 24 == 23 {
             let mut day = std::mem::take(&mut self.day);
             let level = |f: &dyn Fn(Resource) -> f64| Resource::ALL.into_iter().map(f).fold(0.0, f64::max);
-            let highest = level(&|r| standings.iter().map(|s| s.level(r)).fold(0.0, f64::max));
-            let sum = |f: &dyn Fn(usize) -> u64| (0..standings.len()).map(f).sum::<u64>() as f64;
-            let mean = level(&|r| sum(&|n| standings[n].load[r]) / sum(&|n| standings[n].capacity[r]));
+            let highest = level(&|r| usages.iter().map(|s| s.level(r)).fold(0.0, f64::max));
+            let sum = |f: &dyn Fn(usize) -> u64| (0..usages.len()).map(f).sum::<u64>() as f64;
+            let mean = level(&|r| sum(&|n| usages[n].load[r]) / sum(&|n| usages[n].capacity[r]));
             let percent = |v: f64| (v * 1000.0).round() / 10.0;
             day.day = self.hour / 24;
-            day.clusters = standings.len();
-            day.routes = standings.iter().map(|s| s.load[Resource::Routes]).sum();
+            day.clusters = usages.len();
+            day.routes = usages.iter().map(|s| s.load[Resource::Routes]).sum();
             (day.highest, day.mean) = (percent(highest), percent(mean));
-            day.closed = standings.iter().filter(|s| s.closed).count();
+            day.closed = usages.iter().filter(|s| s.closed).count();
             self.out.days.push(day);
         }
     }
@@ -255,9 +255,9 @@ impl World {
     fn built(&mut self) {
         let Some((_, size)) = self.building.filter(|b| b.0 <= self.hour) else { return };
         self.building = None;
-        let id = ClusterId(self.region.standings().len() as u32);
+        let id = ClusterId(self.region.usages().len() as u32);
         self.region.set_cluster(id, size);
-        if let Ok(plan) = self.region.plan(&Change::Rebalance { within: 10 }) {
+        if let Ok(plan) = self.region.plan(&Change::Rebalance { within: 30 }) {
             self.say(format!(
                 "cluster {} stands, and is filled: {} of {} entries, {} at least",
                 id.0 + 1,

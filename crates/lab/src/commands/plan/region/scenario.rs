@@ -4,8 +4,7 @@
 use super::file::{drawn_number, shown, units, Cluster, Scenario, Step, Tenant};
 use bench::placement::Population;
 use controller::core::placement::{
-    Amounts, Change, ClusterId, Evenness, Event, Names, Plan, Raised, Refusal, Region, Remedy, Resource, Standing,
-    UnitId,
+    Amounts, Change, ClusterId, Evenness, Event, Names, Plan, Raised, Refusal, Region, Remedy, Resource, UnitId, Usage,
 };
 use model::quantity::show_bits;
 use serde::Serialize;
@@ -278,17 +277,17 @@ impl World {
     }
 
     fn levels(&self) -> Vec<Level> {
-        let of = |s: &Standing| Level {
+        let of = |s: &Usage| Level {
             cluster: self.book.cluster(s.cluster),
             percent: Resource::ALL.into_iter().map(|r| (r.name(), (s.level(r) * 1000.0).round() / 10.0)).collect(),
             closed: s.closed,
             draining: s.draining,
         };
-        self.region.standings().iter().map(of).collect()
+        self.region.usages().iter().map(of).collect()
     }
 
     fn evenness(&self) -> Evenness {
-        let Evenness { entries, sessions, traffic } = Evenness::of(&self.region.standings());
+        let Evenness { entries, sessions, traffic } = Evenness::of(&self.region.usages());
         let round = |v: f64| (v * 1000.0).round() / 1000.0;
         Evenness { entries: round(entries), sessions: round(sessions), traffic: round(traffic) }
     }
