@@ -46,7 +46,7 @@ fn what_is_said_of_each_file() {
 /// The example of the repository: JSON has what the text has, and every move; its tenants end where the moves say.
 #[test]
 fn the_example_is_planned_the_same_each_time() {
-    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/plan-region.yaml");
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/plan/region.yaml");
     let (first, again) = (json(&[example]), json(&[example]));
     assert_eq!(first, again);
     assert_eq!((&first["region"], &first["tenants"]), (&"north".into(), &20_003.into()));
