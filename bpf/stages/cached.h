@@ -144,7 +144,7 @@ __noinline int tunny_cached(struct xdp_md *ctx)
 			return out.action;
 		goto miss;
 	}
-	if (!leaves_by(ctx, nexthop_of(line), udp + IPV4_BYTES, &out) || (kind && !pair_holds(ctx, p + INNER_L4, line, vni, to_vni, &s)))
+	if (!leaves_by(ctx, line, udp + IPV4_BYTES, &out) || (kind && !pair_holds(ctx, p + INNER_L4, line, vni, to_vni, &s)))
 		goto miss;
 	if (kind)
 		session_takes(s.record, s.state, s.tcp, &s.segment, load_be16(p + INNER_IP + 2), src > dst);

@@ -145,14 +145,11 @@ struct egress {
 	int action;
 };
 
-static __always_inline struct tunny_nexthop *nexthop_of(const struct tunny_flow_line *line)
+/* 0: no packet of so many bytes can leave by the line's next hop, as far as is known here. */
+static __always_inline int leaves_by(struct xdp_md *ctx, const struct tunny_flow_line *line, __u32 bytes, struct egress *out)
 {
-	return line_at(line->nexthop & TUNNY_ROOT_LINE_MASK);
-}
+	struct tunny_nexthop *hop = line_at(line->nexthop & TUNNY_ROOT_LINE_MASK);
 
-/* 0: no packet of so many bytes can leave by a next hop, as far as is known here. */
-static __always_inline int leaves_by(struct xdp_md *ctx, const struct tunny_nexthop *hop, __u32 bytes, struct egress *out)
-{
 	if (!hop)
 		return 0;
 	out->dmac = READ_ONCE(hop->dmac);
@@ -220,7 +217,7 @@ __noinline int tunny_cached_out(struct xdp_md *ctx, struct tunny_flow_line *line
 	total = load_be16(ip + 2);
 	s.tcp = *(__u8 *)(ip + 9) == IPPROTO_TCP;
 	/* From here on the packet has nothing behind it. */
-	if (total + INNER_IP - OUTER_UDP != load_be16(p + OUTER_UDP + 4) || !leaves_by(ctx, nexthop_of(line), total, &out))
+	if (total + INNER_IP - OUTER_UDP != load_be16(p + OUTER_UDP + 4) || !leaves_by(ctx, line, total, &out))
 		return 0;
 	key.w[0] = __builtin_bswap32(line->vni & 0xffffff);
 	key.w[0] = key.w[0] >> 8 << 40 | (__u64)*(__u8 *)(ip + 9) << 32 | load_be32(ip + 12);
@@ -298,7 +295,7 @@ __noinline int tunny_cached_in(struct xdp_md *ctx)
 	    !ipv4_checks(ip))
 		return 0;
 	line = line_in(root, ip, miss);
-	if (!line || !leaves_by(ctx, nexthop_of(line), total + INNER_IP - ETH_BYTES, &out))
+	if (!line || !leaves_by(ctx, line, total + INNER_IP - ETH_BYTES, &out))
 		return 0;
 	ports = load_be32(l4);
 	key.outer = 1;

@@ -17,7 +17,7 @@ use node::body::read_documents;
 use node::consent::{objects, Consent, Deletes};
 use node::distribution::Report;
 use node::error::NodeError;
-use node::service::Mode;
+use node::service::{Mode, CHANGES_MAX};
 use node::types::ApplyReport;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,8 +27,6 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 
-/// Changes of a plan that are listed.
-const CHANGES_MAX: usize = 1000;
 /// Entries that are read at once.
 const PAGE: usize = 10_000;
 

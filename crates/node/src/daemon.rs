@@ -9,7 +9,7 @@ use crate::audit::{Audit, Origin};
 use crate::claim::{Claim, Taker, STATELESS};
 use crate::conntrack::Conntrack;
 pub use crate::dataplane::FlowCacheSize;
-use crate::dataplane::{Choice, DataPlane, FLOW_LINES_IN_MIB, WORKERS_MAX};
+use crate::dataplane::{Choice, DataPlane, WORKERS_MAX};
 use crate::error::NodeError;
 use crate::events::Hub;
 use crate::managed::Managed;
@@ -149,7 +149,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     let what = if plane.took_over() { "took over running tables" } else { "made table memory" };
     steps.done(match flow_lines {
         0 => format!("{what}; no flow caches"),
-        lines => format!("{what}; flow caches of {} MiB", lines / FLOW_LINES_IN_MIB),
+        lines => format!("{what}; flow caches of {} MiB", lines / xdp::FLOW_LINES_IN_MIB),
     });
     let known = plane.took_over().then(|| attach(&plane, &model, &mut steps, &mut notes)).flatten();
     let counts_before = counters_of_other_layout(options, known.is_some(), plane.took_over());

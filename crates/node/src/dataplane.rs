@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use tables::{HeapMemory, Memory, Tables};
-use xdp::XdpEngine;
+use xdp::{XdpEngine, FLOW_LINES_IN_MIB};
 
 /// Software workers that the tables have counter slots for.
 pub const WORKERS_MAX: u32 = 16;
@@ -125,9 +125,6 @@ pub fn flow_lines(size: FlowCacheSize, fast: bool, workers: u32) -> Result<u32, 
         FlowCacheSize::Mib(wanted) => Ok(wanted * FLOW_LINES_IN_MIB),
     }
 }
-
-/// Lines of a flow cache in a MiB.
-pub const FLOW_LINES_IN_MIB: u32 = (1 << 20) / abi::LINE_BYTES;
 
 /// The most MiB of each flow cache: they leave half of what is free (in KiB), and the lines of all caches have numbers of 32 bits.
 fn most_flow_mib(free: u64, caches: u32) -> u32 {

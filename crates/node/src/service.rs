@@ -35,7 +35,7 @@ use tables::{Count, Memory, Tables, Writer};
 use underlay::Underlay;
 
 /// Changes of a plan that are listed.
-const CHANGES_MAX: usize = 1000;
+pub const CHANGES_MAX: usize = 1000;
 /// Flows that are listed.
 const FLOWS: usize = 20;
 

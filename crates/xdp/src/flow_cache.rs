@@ -42,11 +42,14 @@ pub fn possible_cpus() -> Result<u32, XdpError> {
     libbpf_rs::num_possible_cpus().map(|n| n as u32).map_err(|e| load_error(&e))
 }
 
+/// Lines of a flow cache in a MiB.
+pub const FLOW_LINES_IN_MIB: u32 = (1 << 20) / LINE_BYTES;
+
 /// Lines of each flow cache where nobody says how many: one part of 32 of the memory for all of them together, at most 2 GiB together (flows
 /// spread over CPUs, and each GiB takes a second to make) and 256 MiB each. None where less than 1 MiB would be left for each.
 pub fn default_flow_lines(caches: u32) -> u32 {
     let memory = nix::sys::sysinfo::sysinfo().map_or(0, |info| info.ram_total());
-    default_flow_mib(memory, caches) * ((1 << 20) / LINE_BYTES)
+    default_flow_mib(memory, caches) * FLOW_LINES_IN_MIB
 }
 
 fn default_flow_mib(memory: u64, caches: u32) -> u32 {

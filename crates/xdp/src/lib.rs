@@ -26,7 +26,7 @@ pub use afxdp::{AfXdpOptions, AfXdpSocket, CopyMode, Received, RECEIVE_MAX};
 pub use engine::{redirects_buffers, Options, Origin, XdpEngine, LEAST_KERNEL, OBJECT};
 pub use error::XdpError;
 pub use events::EventRing;
-pub use flow_cache::{default_flow_lines, possible_cpus};
+pub use flow_cache::{default_flow_lines, possible_cpus, FLOW_LINES_IN_MIB};
 pub use inject::Injector;
 pub use link::{Attach, Attached, Mode};
 pub use memory::{BpfLineMemory, BpfMemory, BpfSessionMemory};
