@@ -9,6 +9,8 @@ set -eu
 need="
 gcc:/usr/bin/gcc
 make:/usr/bin/make
+protobuf-compiler:/usr/bin/protoc
+libprotobuf-dev:/usr/include/google/protobuf/descriptor.proto
 pkg-config:/usr/bin/pkg-config
 clang:/usr/bin/clang
 llvm:/usr/bin/llvm-strip
@@ -45,10 +47,11 @@ lintian:/usr/bin/lintian
 "
 fi
 
-# promtool comes with the server, whose service is not needed: where systemd runs, `systemctl disable --now prometheus`.
+# promtool and etcd come with servers, whose services are not needed: where systemd runs, `systemctl disable --now prometheus etcd`.
 if [ "${TUNNY_CI:-0}" != 0 ]; then
     need="$need
 prometheus:/usr/bin/promtool
+etcd-server:/usr/bin/etcd
 "
 fi
 

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a store promises: one suite for every implementation.
 
+mod etcd;
+
 use controller::store::embedded::{self, Embedded};
+use controller::store::etcd::{Etcd, EtcdConfig, Fence};
 use controller::store::{end_of, Change, Compare, Event, Outcome, Store, StoreError, Write};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -31,6 +34,8 @@ fn keeps_its_promises(store: &dyn Store) {
     watches_tell_every_change(store);
     what_is_compacted_is_said(store);
     many_writers_lose_nothing(store);
+    what_is_large_is_one_transaction(store);
+    a_snapshot_stays(store);
 }
 
 fn writes_all_or_nothing(store: &dyn Store) {
@@ -152,6 +157,62 @@ fn many_writers_lose_nothing(store: &dyn Store) {
         }
     });
     assert_eq!(store.get(&["n".into()]).unwrap()[0].as_ref().unwrap().value, b"100");
+}
+
+fn what_is_large_is_one_transaction(store: &dyn Store) {
+    let start = store.range(b"", b"\0", 1).unwrap().revision;
+    let mut watch = store.watch(start).unwrap();
+    // Many keys; then some with much in them, some of which go.
+    let many: Vec<Write> = (0..3_000).map(|n| put(&format!("z/{n:04}"), "1")).collect();
+    let one = written(store.txn(&[Compare::Absent("z/0000".into())], &many).unwrap());
+    let much = "x".repeat(50_000);
+    let next: Vec<Write> = (0..60)
+        .map(|n| match n % 3 {
+            0 => delete(&format!("z/{n:04}")),
+            _ => put(&format!("z/{n:04}"), &much),
+        })
+        .collect();
+    let compares: Vec<Compare> = (0..200).map(|n| Compare::Unchanged(format!("z/{n:04}").into(), one)).collect();
+    let two = written(store.txn(&compares, &next).unwrap());
+    assert!(start < one && one < two);
+    let page = store.range(b"z/", &end_of(b"z/"), usize::MAX).unwrap();
+    assert_eq!((page.entries.len(), page.revision), (2_980, two));
+    let long = page.entries.iter().filter(|e| e.changed == two && e.created == one && e.value.len() == 50_000);
+    assert_eq!(long.count(), 40);
+    // One that does not hold, of many, lets nothing be written.
+    let refused = store.txn(&compares, &many).unwrap();
+    assert_eq!(refused, Outcome::Conflict((0..60).map(|n| format!("z/{n:04}").into()).collect()));
+    // Those who watch are told each as one change.
+    let change = watch.next(SOON).unwrap().unwrap();
+    assert_eq!((change.revision, change.events.len()), (one, 3_000));
+    let change = watch.next(SOON).unwrap().unwrap();
+    assert_eq!((change.revision, change.events.len()), (two, 60));
+    assert!(change.events.is_sorted_by_key(|e| &e.key));
+    assert!(change.events.iter().all(|e| e.before.as_deref() == Some(b"1")));
+    assert_eq!(change.events.iter().filter(|e| e.value.is_none()).count(), 20);
+}
+
+fn a_snapshot_stays(store: &dyn Store) {
+    let revision = written(store.txn(&[], &[put("s/1", "1"), put("s/2", "1")]).unwrap());
+    let snapshot = store.snapshot().unwrap();
+    written(store.txn(&[], &[put("s/1", "2"), delete("s/2"), put("s/3", "2")]).unwrap());
+    let values =
+        |page: controller::store::Page| -> Vec<Vec<u8>> { page.entries.into_iter().map(|e| e.value).collect() };
+    let before = snapshot.range(b"s/", &end_of(b"s/"), 10).unwrap();
+    assert_eq!(before.revision, revision);
+    assert_eq!(values(before), [b"1", b"1"]);
+    assert_eq!(values(store.range(b"s/", &end_of(b"s/"), 10).unwrap()), [b"2", b"2"]);
+}
+
+fn etcd_at(server: &etcd::EtcdServer, fence: Fence) -> Etcd {
+    let config = EtcdConfig { endpoints: vec![server.url()], prefix: "tests/".into(), ..EtcdConfig::default() };
+    Etcd::open(&config, std::path::Path::new("."), fence).unwrap()
+}
+
+#[test]
+fn the_store_in_etcd_keeps_its_promises() {
+    let Some(server) = etcd::EtcdServer::start() else { return };
+    keeps_its_promises(&etcd_at(&server, Fence::Open));
 }
 
 #[test]

@@ -6,6 +6,7 @@ pub mod access;
 pub mod credentials;
 pub mod feed;
 pub mod fleet;
+pub mod leader;
 pub mod placement;
 pub mod region;
 #[cfg(test)]

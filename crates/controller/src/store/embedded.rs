@@ -9,7 +9,8 @@
 //! redb answers everything with an error once a write has failed, until the file is closed and opened: that is done here, so that
 //! changes are taken again when a full disk has room.
 
-use super::{Change, Compare, Entry, Event, Outcome, Page, Revision, Store, StoreError, Watch, Write};
+use super::record::{entry, event_bytes, event_of, record, stamps};
+use super::{Change, Compare, Entry, Outcome, Page, Revision, Snapshot, Store, StoreError, Watch, Write};
 use parking_lot::{Condvar, Mutex, RwLock};
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition, TableError};
 use std::path::{Path, PathBuf};
@@ -90,12 +91,15 @@ impl Embedded {
 
 impl Shared {
     fn read<T>(&self, look: impl FnOnce(&redb::ReadTransaction) -> Result<T, redb::Error>) -> Result<T, StoreError> {
+        look(&self.begin()?).map_err(|e| medium("read")(&e))
+    }
+
+    fn begin(&self) -> Result<redb::ReadTransaction, StoreError> {
         let read = medium("read");
         self.reopen()?;
         let database = self.database.read();
         let database = database.as_ref().ok_or_else(|| read(&"it is closed"))?;
-        let transaction = database.begin_read().map_err(|e| read(&e))?;
-        look(&transaction).map_err(|e| read(&e))
+        database.begin_read().map_err(|e| read(&e))
     }
 
     /// Opens the file again, if an error has closed it.
@@ -144,13 +148,7 @@ fn transact(database: &Database, compares: &[Compare], writes: &[Write]) -> Resu
         let before = numbers.get("revision")?.map_or(0, |n| n.value());
         let mut unlike = Vec::new();
         for compare in compares {
-            let changed = entries.get(compare.key())?.map(|v| stamps(v.value()).1);
-            let holds = match (compare, changed) {
-                (Compare::Absent(_), changed) => changed.is_none(),
-                (Compare::Unchanged(_, at), changed) => changed == Some(*at),
-                (Compare::NotSince(_, at), changed) => changed.is_none_or(|changed| changed <= *at),
-            };
-            if !holds {
+            if !compare.holds(entries.get(compare.key())?.map(|v| stamps(v.value()).1)) {
                 unlike.push(compare.key().to_vec());
             }
         }
@@ -172,11 +170,9 @@ fn transact(database: &Database, compares: &[Compare], writes: &[Write]) -> Resu
             let old = match value {
                 Some(value) => {
                     let created = entries.get(key)?.map_or(revision, |old| stamps(old.value()).0);
-                    let mut record = Vec::with_capacity(value.len() + 16);
-                    record.extend_from_slice(&created.to_le_bytes());
-                    record.extend_from_slice(&revision.to_le_bytes());
-                    record.extend_from_slice(value);
-                    entries.insert(key, record.as_slice())?.map(|old| old.value()[16..].to_vec())
+                    entries
+                        .insert(key, record(created, revision, value).as_slice())?
+                        .map(|old| old.value()[16..].to_vec())
                 }
                 None => entries.remove(key)?.map(|old| old.value()[16..].to_vec()),
             };
@@ -205,57 +201,9 @@ fn transact(database: &Database, compares: &[Compare], writes: &[Write]) -> Resu
     Ok(Outcome::Written(revision))
 }
 
-/// The transactions that created and last wrote an entry.
-fn stamps(record: &[u8]) -> (Revision, Revision) {
-    let number = |at: usize| record.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes);
-    (number(0), number(8))
-}
-
-fn entry(key: &[u8], record: &[u8]) -> Entry {
-    let (created, changed) = stamps(record);
-    Entry { key: key.to_vec(), value: record.get(16..).unwrap_or_default().to_vec(), created, changed }
-}
-
-/// Key, value and value before, each with its length plus one in front; 0: there is none.
-fn event_bytes(key: &[u8], value: Option<&[u8]>, before: Option<&[u8]>) -> Vec<u8> {
-    let mut out = Vec::new();
-    for part in [Some(key), value, before] {
-        let length = part.map_or(0, |p| p.len() as u32 + 1);
-        out.extend_from_slice(&length.to_le_bytes());
-        out.extend_from_slice(part.unwrap_or_default());
-    }
-    out
-}
-
-fn event_of(mut bytes: &[u8]) -> Option<Event> {
-    let mut part = || {
-        let (length, rest) = bytes.split_first_chunk::<4>()?;
-        let length = u32::from_le_bytes(*length) as usize;
-        let (own, rest) = rest.split_at_checked(length.saturating_sub(1))?;
-        bytes = rest;
-        Some((length > 0).then(|| own.to_vec()))
-    };
-    let key = part()??;
-    Some(Event { key, value: part()?, before: part()? })
-}
-
 impl Store for Embedded {
-    fn range(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Page, StoreError> {
-        self.shared.read(|transaction| {
-            let mut page = Page { revision: revision(transaction)?, ..Page::default() };
-            if from >= to {
-                return Ok(page);
-            }
-            for found in transaction.open_table(ENTRIES)?.range(from..to)? {
-                let (key, record) = found?;
-                if page.entries.len() == limit {
-                    page.more = true;
-                    break;
-                }
-                page.entries.push(entry(key.value(), record.value()));
-            }
-            Ok(page)
-        })
+    fn snapshot(&self) -> Result<Box<dyn Snapshot>, StoreError> {
+        Ok(Box::new(self.shared.begin()?))
     }
 
     fn get(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<Entry>>, StoreError> {
@@ -295,6 +243,27 @@ impl Store for Embedded {
             Ok(transaction.commit()?)
         };
         work().map_err(|e| failed(&e))
+    }
+}
+
+impl Snapshot for redb::ReadTransaction {
+    fn range(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Page, StoreError> {
+        let look = || -> Result<Page, redb::Error> {
+            let mut page = Page { revision: revision(self)?, ..Page::default() };
+            if from >= to {
+                return Ok(page);
+            }
+            for found in self.open_table(ENTRIES)?.range(from..to)? {
+                let (key, record) = found?;
+                if page.entries.len() == limit {
+                    page.more = true;
+                    break;
+                }
+                page.entries.push(entry(key.value(), record.value()));
+            }
+            Ok(page)
+        };
+        look().map_err(|e| medium("read")(&e))
     }
 }
 
@@ -354,7 +323,7 @@ impl Watch for Following {
                     break;
                 }
                 let change = change.get_or_insert(Change { revision, events: Vec::new() });
-                change.events.extend(event_of(bytes.value()));
+                change.events.extend(event_of(&mut bytes.value()));
             }
             Ok(Some(change))
         })?;

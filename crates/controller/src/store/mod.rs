@@ -6,6 +6,8 @@
 //! answered with [`StoreError::Compacted`], and whoever watches starts over. One suite of tests (`tests/store.rs`) says what that means.
 
 pub mod embedded;
+pub mod etcd;
+mod record;
 
 use std::time::Duration;
 
@@ -54,6 +56,15 @@ impl Compare {
             Compare::Absent(key) | Compare::Unchanged(key, _) | Compare::NotSince(key, _) => key,
         }
     }
+
+    /// Whether it holds of a key that was last written by the transaction `changed`, if it is there.
+    pub fn holds(&self, changed: Option<Revision>) -> bool {
+        match self {
+            Compare::Absent(_) => changed.is_none(),
+            Compare::Unchanged(_, at) => changed == Some(*at),
+            Compare::NotSince(_, at) => changed.is_none_or(|changed| changed <= *at),
+        }
+    }
 }
 
 /// What a transaction writes.
@@ -63,6 +74,23 @@ pub enum Write {
     Put(Vec<u8>, Vec<u8>),
     /// The key is gone, if it was there.
     Delete(Vec<u8>),
+}
+
+impl Write {
+    /// The key that is written.
+    pub fn key(&self) -> &[u8] {
+        match self {
+            Write::Put(key, _) | Write::Delete(key) => key,
+        }
+    }
+
+    /// The value that it has then.
+    pub fn value(&self) -> Option<&[u8]> {
+        match self {
+            Write::Put(_, value) => Some(value),
+            Write::Delete(_) => None,
+        }
+    }
 }
 
 /// What became of a transaction.
@@ -103,6 +131,12 @@ pub enum StoreError {
     /// Another process has it open.
     #[error("{0} is in use by another controller")]
     Locked(String),
+    /// Somebody else leads, or nobody does: what follows another one's lead does not write.
+    #[error("this controller does not lead: whoever leads takes changes")]
+    NotLeading,
+    /// Whether it was written cannot be found out now.
+    #[error("it is not known whether this was written, since the store stopped answering amid it ({0}): look again when it is back")]
+    Unknown(String),
     /// It is of another version.
     #[error("{0}")]
     Version(String),
@@ -118,8 +152,13 @@ pub enum StoreError {
 
 /// A store.
 pub trait Store: Send + Sync {
+    /// All as it is now, for as long as it is held.
+    fn snapshot(&self) -> Result<Box<dyn Snapshot>, StoreError>;
+
     /// Entries with keys from `from` up to, and without, `to`; so many at most.
-    fn range(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Page, StoreError>;
+    fn range(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Page, StoreError> {
+        self.snapshot()?.range(from, to, limit)
+    }
 
     /// The entries of these keys, in their order, as of one revision.
     fn get(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<Entry>>, StoreError>;
@@ -132,6 +171,12 @@ pub trait Store: Send + Sync {
 
     /// Forgets the history up to a revision. Entries stay.
     fn compact(&self, upto: Revision) -> Result<(), StoreError>;
+}
+
+/// A store as it was at a revision.
+pub trait Snapshot: Send {
+    /// Entries with keys from `from` up to, and without, `to`; so many at most.
+    fn range(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Page, StoreError>;
 }
 
 /// Transactions as they come.
