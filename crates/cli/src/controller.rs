@@ -2,10 +2,15 @@
 //! `tunny controller`: the controller of a region.
 
 use crate::output::note;
-use controller::config::{Config, FILE};
+use crate::Global;
+use controller::backup;
+use controller::config::{Config, StoreConfig, FILE};
 use controller::init::{self, OPERATOR};
+use controller::store::etcd::EtcdConfig;
+use std::io::Write;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Run the controller of a region.
@@ -22,9 +27,51 @@ pub struct Args {
     config: PathBuf,
 }
 
+impl Args {
+    /// Whether it asks a controller that runs.
+    pub fn calls(&self) -> bool {
+        matches!(self.action, Some(Action::Backup(_)))
+    }
+}
+
 #[derive(Debug, clap::Subcommand)]
 enum Action {
     Init(InitArgs),
+    Backup(BackupArgs),
+    Restore(RestoreArgs),
+    Migrate(MigrateArgs),
+}
+
+/// Write all that a running controller's store holds into a file, as of one revision, while changes go on.
+///
+/// The file does not have the CA and its key: keep those of the controller's folder with it. Tokens and certificates are in it as hashes alone.
+#[derive(Debug, clap::Args)]
+pub struct BackupArgs {
+    /// The file. One that exists is replaced when the new one is whole.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+}
+
+/// Fill an empty store from a backup. No controller may run on it.
+#[derive(Debug, clap::Args)]
+pub struct RestoreArgs {
+    /// The file that `tunny controller backup` has written.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The file of the controller whose store is filled: in a file of its folder, or in etcd.
+    #[arg(long, value_name = "FILE", default_value = "/var/lib/tunny-controller/controller.yaml")]
+    config: PathBuf,
+}
+
+/// Bring a store to the form of this version of tunny, or down to an earlier one. No controller may run on it.
+#[derive(Debug, clap::Args)]
+pub struct MigrateArgs {
+    /// The form; without it: that of this version.
+    #[arg(long, value_name = "N", default_value_t = controller::schema::NOW)]
+    to: u32,
+    /// The file of the controller whose store it is.
+    #[arg(long, value_name = "FILE", default_value = "/var/lib/tunny-controller/controller.yaml")]
+    config: PathBuf,
 }
 
 /// Make the folder of a controller: CA, store, the first operator's certificate and token, and a file with which it starts.
@@ -45,6 +92,21 @@ pub struct InitArgs {
     /// Days that the first operator's certificate and token are good for.
     #[arg(long, value_name = "N", default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..=3650))]
     days: u32,
+    /// Keep the region's intent in etcd, for several controllers: the URL of a member. May be given several times. Without it: in a file.
+    #[arg(long, value_name = "URL")]
+    etcd: Vec<String>,
+    /// What all keys in etcd begin with.
+    #[arg(long, value_name = "TEXT", default_value = "tunny/")]
+    etcd_prefix: String,
+    /// The CA of etcd's certificates.
+    #[arg(long, value_name = "FILE")]
+    etcd_ca: Option<PathBuf>,
+    /// The certificate for etcd; with --etcd-key.
+    #[arg(long, value_name = "FILE", requires = "etcd_key")]
+    etcd_cert: Option<PathBuf>,
+    /// The key of --etcd-cert.
+    #[arg(long, value_name = "FILE", requires = "etcd_cert")]
+    etcd_key: Option<PathBuf>,
 }
 
 fn name(text: &str) -> Result<String, String> {
@@ -52,16 +114,78 @@ fn name(text: &str) -> Result<String, String> {
 }
 
 /// Runs the command.
-pub fn run(args: Args) -> anyhow::Result<ExitCode> {
-    let Some(Action::Init(args)) = args.action else {
-        node::daemon::log_to_stderr();
-        controller::run(&args.config).map_err(|why| anyhow::anyhow!(why))?;
-        return Ok(ExitCode::SUCCESS);
-    };
+pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    match args.action {
+        None => {
+            node::daemon::log_to_stderr();
+            controller::run(&args.config).map_err(|why| anyhow::anyhow!(why))?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(Action::Init(args)) => make(args),
+        Some(Action::Backup(args)) => save(&args, global),
+        Some(Action::Restore(args)) => {
+            let (head, entries) = backup::restore(&args.file, &args.config).map_err(|why| anyhow::anyhow!(why))?;
+            note(format_args!(
+                "the store of region {} is as it was at revision {}: {entries} entries; nodes are sent everything anew",
+                head.region, head.revision
+            ));
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(Action::Migrate(args)) => {
+            let from = backup::migrate(&args.config, args.to).map_err(|why| anyhow::anyhow!(why))?;
+            note(format_args!("the store was of form {from} and is of form {}", args.to));
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Writes a backup beside its place, and there only when it is whole.
+fn save(args: &BackupArgs, global: &Global) -> anyhow::Result<ExitCode> {
+    let at = |e: std::io::Error| anyhow::anyhow!("{}: {e}", args.file.display());
+    let folder = args.file.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = args.file.file_name().ok_or_else(|| anyhow::anyhow!("{} names no file", args.file.display()))?;
+    let new = folder.join(format!(".{}.new-{}", name.to_string_lossy(), std::process::id()));
+    let client = global.region_client()?;
+    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new).map_err(at)?;
+    let mut failed = None;
+    let taken = client.get_pieces("/v1/backup", |piece| {
+        failed = file.write_all(piece).err();
+        failed.is_none()
+    });
+    let done = taken.map_err(anyhow::Error::from).and_then(|()| {
+        failed.map_or(Ok(()), Err).and_then(|()| file.sync_all()).map_err(at)?;
+        let (head, entries) = backup::read(&new).map_err(|why| anyhow::anyhow!(why))?;
+        std::fs::rename(&new, &args.file).map_err(at)?;
+        Ok((head, entries.len()))
+    });
+    if done.is_err() {
+        let _ = std::fs::remove_file(&new);
+    }
+    let (head, entries) = done?;
+    note(format_args!(
+        "region {} at revision {}: {entries} entries in {}",
+        head.region,
+        head.revision,
+        args.file.display()
+    ));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Makes the folder of a controller.
+fn make(args: InitArgs) -> anyhow::Result<ExitCode> {
     let mut names = args.names;
     names.extend(["localhost", "127.0.0.1", "::1"].map(String::from));
     names.dedup();
-    let config = Config { region: args.region, listen: args.listen, names, folder: None };
+    let store = (!args.etcd.is_empty()).then(|| StoreConfig {
+        etcd: EtcdConfig {
+            endpoints: args.etcd,
+            prefix: args.etcd_prefix,
+            ca: args.etcd_ca,
+            cert: args.etcd_cert,
+            key: args.etcd_key,
+        },
+    });
+    let config = Config { region: args.region, listen: args.listen, names, folder: None, store, url: None };
     init::init(&args.folder, &config, args.days).map_err(|why| anyhow::anyhow!(why))?;
     let at = args.folder.display();
     note(format_args!(

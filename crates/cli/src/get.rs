@@ -164,12 +164,17 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let format = global.output;
     if global.server.is_some() {
         let client = global.client()?;
-        if let Some(done) = crate::region::get(&client, view(&args.kind), args.name.as_deref(), args.limit, format)? {
-            return Ok(done);
-        }
-        anyhow::ensure!(!args.tables, "a controller has no tables: --tables asks a node (leave --server)");
-        let path = path(&format!("/v1/objects/{}", escape(&args.kind)), &args);
-        return listed(&client, &path, args.name.is_some(), format);
+        let seen = crate::region::get(&client, view(&args.kind), args.name.as_deref(), args.limit, format)?;
+        let done = match seen {
+            Some(done) => done,
+            None => {
+                anyhow::ensure!(!args.tables, "a controller has no tables: --tables asks a node (leave --server)");
+                let path = path(&format!("/v1/objects/{}", escape(&args.kind)), &args);
+                listed(&client, &path, args.name.is_some(), format)?
+            }
+        };
+        crate::region::note_age(&client);
+        return Ok(done);
     }
     check(&args)?;
     let client = global.client()?;

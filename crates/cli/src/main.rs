@@ -179,13 +179,14 @@ impl Program for Cli {
     fn run(self) -> anyhow::Result<ExitCode> {
         let global = &match self.command {
             // It says what contexts mean, and daemons ask nobody.
-            Command::Context(_) | Command::Controller(_) | Command::Node(_) => self.global,
+            Command::Context(_) | Command::Node(_) => self.global,
+            Command::Controller(ref args) if !args.calls() => self.global,
             _ => self.global.in_context()?,
         };
         match self.command {
             Command::Node(args) => node::run(*args, global),
             Command::Agent(args) => agent::run(args, global),
-            Command::Controller(args) => controller::run(args),
+            Command::Controller(args) => controller::run(args, global),
             Command::Validate(args) => validate::run(args, global),
             Command::Apply(args) => apply::run(args, global),
             Command::Delete(args) => delete::run(args, global),

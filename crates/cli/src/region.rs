@@ -7,6 +7,8 @@ use controller::types::{NodeView, Status};
 use node::client::{escape, Client};
 use std::process::ExitCode;
 
+/// Seconds from which on what a follower says is called old.
+const OLD_S: u64 = 3;
 /// Views of a node alone.
 const OF_NODES: [&str; 11] = [
     "counters",
@@ -52,12 +54,27 @@ pub fn get(
     Ok(Some(ExitCode::SUCCESS))
 }
 
+/// Says that what was shown is old, where it is.
+pub fn note_age(client: &Client) {
+    let seconds = client.age_ms() / 1000;
+    if seconds >= OLD_S {
+        note(format_args!(
+            "this is how it was {seconds} s ago: that controller follows, and has heard nothing of the store since"
+        ));
+    }
+}
+
 fn status(s: &Status) -> String {
     let list = |of: &std::collections::BTreeMap<String, u64>| {
         of.iter().map(|(name, n)| format!("{n} {name}")).collect::<Vec<_>>().join(", ")
     };
+    let led = match (s.leader.as_str(), s.age_ms) {
+        (_, None) => String::new(),
+        ("", Some(age)) => format!("leader     NOBODY; the store was heard of {} s ago\n", age / 1000),
+        (url, Some(_)) => format!("leader     {url}\n"),
+    };
     format!(
-        "region     {} ({})\nversion    {}\nrevision   {}\nobjects    {}\nnodes      {}\npid        {}, up {} s\n",
+        "region     {} ({})\nversion    {}\nrevision   {}\nobjects    {}\nnodes      {}\n{led}pid        {}, up {} s\n",
         s.region,
         s.id,
         s.version,

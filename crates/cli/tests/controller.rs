@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A region: a controller and nodes as processes, TLS between them.
 
+mod process;
 mod terminal;
 
-use nix::sys::signal::{kill, Signal};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
+use process::Daemon;
 use serde_json::Value;
-use std::io::{BufRead, BufReader};
-use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Arc, Mutex};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use terminal::TUNNY;
@@ -18,47 +16,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 fn text(out: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
-}
-
-/// A process that says on standard error what it does; killed at the end.
-struct Daemon {
-    child: Child,
-    log: Arc<Mutex<String>>,
-}
-
-impl Daemon {
-    fn start(dir: &Path, words: &[&str]) -> Daemon {
-        let mut command = Command::new(TUNNY);
-        let mut child = command.args(words).current_dir(dir).stderr(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap());
-        let mut said = String::new();
-        while !said.contains("listening on") {
-            assert!(lines.read_line(&mut said).unwrap() > 0, "{words:?} ended at once: {said}");
-        }
-        let log = Arc::new(Mutex::new(said));
-        let kept = log.clone();
-        std::thread::spawn(move || {
-            for line in lines.lines().map_while(Result::ok) {
-                kept.lock().unwrap().push_str(&(line + "\n"));
-            }
-        });
-        Daemon { child, log }
-    }
-
-    fn kill(mut self) {
-        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGKILL).unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        if std::thread::panicking() {
-            eprintln!("{}", self.log.lock().unwrap());
-        }
-    }
 }
 
 /// A region in a folder.
@@ -476,7 +433,7 @@ fn no_acknowledged_change_is_lost_whenever_the_controller_is_killed() {
             });
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             std::thread::sleep(Duration::from_millis(30 + (seed >> 33) % 150));
-            kill(Pid::from_raw(region.controller.as_ref().unwrap().child.id() as i32), Signal::SIGKILL).unwrap();
+            region.controller.as_ref().unwrap().signal(Signal::SIGKILL);
             stop.store(true, Ordering::Relaxed);
             writer.join().unwrap()
         });

@@ -7,8 +7,7 @@ use crate::body::{self, CHANGE_MAX, TENANT_MAX};
 use crate::listing::ListQuery;
 use crate::openapi::{document, paths, request};
 use crate::refusal::Refusal;
-use crate::service::{now_ms, Caller, Controller};
-use crate::store::{Compare, Outcome};
+use crate::service::{Caller, Controller};
 use crate::stream::StreamQuery;
 use crate::types::{Made, NewCredential};
 use crate::watch::WatchQuery;
@@ -87,6 +86,7 @@ pub fn router(controller: Arc<Controller>) -> Router {
         .route("/v1/credentials/{id}", delete(revoke))
         .route("/v1/stream", get(stream))
         .route("/v1/report", post(report))
+        .route("/v1/backup", get(backup))
         .route("/v1/openapi.json", get(|_: Query<NoQuery>| async { Json(document()) }))
         .route_layer(checked)
         .fallback(|| async { Refusal::Absent(format!("there is nothing here; there are {}", paths())) })
@@ -105,9 +105,10 @@ async fn permitted(State(controller): Shared, mut request_: Request, next: Next)
         return Refusal::Method(format!("this method means nothing here; there are {}", paths())).into_response();
     };
     let (peer, headers, judge) = (peer.clone(), request_.headers().clone(), controller.clone());
+    let forwarded = peer.controller;
     let known = blocking(move || {
         let from = peer.address.to_string();
-        let known = credential(&peer, &headers).and_then(|credential| caller(&judge, &peer, credential));
+        let known = credential(&peer, &headers).and_then(|credential| caller(&judge, &peer, &headers, credential));
         let (who, refusal) = match known {
             Ok(caller) if row.access.contains(&caller.principal.access) => return Ok(caller),
             Ok(caller) => {
@@ -127,8 +128,18 @@ async fn permitted(State(controller): Shared, mut request_: Request, next: Next)
     });
     match known.await {
         Ok(caller) => {
-            request_.extensions_mut().insert(caller);
-            next.run(request_).await
+            let Some(replica) = &controller.replica else {
+                request_.extensions_mut().insert(caller);
+                return next.run(request_).await;
+            };
+            match replica.answers(row.led, forwarded).await {
+                Ok(None) => {
+                    request_.extensions_mut().insert(caller);
+                    replica.dated(next.run(request_).await)
+                }
+                Ok(Some(leader)) => replica.forward(&leader, &caller, request_).await.into_response(),
+                Err(refusal) => refusal.into_response(),
+            }
         }
         Err(refusal) => refusal.into_response(),
     }
@@ -235,6 +246,15 @@ async fn report(
     Ok(StatusCode::NO_CONTENT)
 }
 
+async fn backup(State(controller): Shared, _: Query<NoQuery>) -> Result<Response, Refusal> {
+    let begun = blocking(move || crate::backup::begin(&controller)).await?;
+    let stream = unfold(begun, |mut backup| async move {
+        let (piece, backup) = tokio::task::spawn_blocking(move || (backup.next(), backup)).await.ok()?;
+        Some((Ok::<_, Infallible>(Bytes::from(piece?)), backup))
+    });
+    Ok(lines(Body::from_stream(stream), None))
+}
+
 async fn describe(
     State(controller): Shared,
     Extension(caller): Extension<Caller>,
@@ -272,12 +292,8 @@ async fn new_credential(
             return Err(crate::service::absent(Kind::Role, &wanted.role));
         }
         drop(core);
-        let (made, write) = crate::credentials::make(&controller.pki, &wanted, now_ms())?;
         // A Role that is deleted at this instant leaves a credential that opens nothing.
-        let written = controller.store.txn(&[] as &[Compare], &[write])?;
-        if let Outcome::Written(revision) = written {
-            controller.core().region.passed(revision);
-        }
+        let made = crate::credentials::create(&controller, &wanted)?;
         note_credential(&controller, &caller, "made", &made);
         Ok(made)
     };
@@ -296,7 +312,11 @@ async fn revoke(
     Path(id): Path<String>,
 ) -> Result<Response, Refusal> {
     let work = move || {
-        let credential = crate::credentials::revoke(&*controller.store, &id)?;
+        let (credential, hash, revision) = crate::credentials::revoke(&*controller.store, &id)?;
+        let mut core = controller.core();
+        core.region.passed(revision);
+        core.credentials.remove(&hash);
+        drop(core);
         let made = Made { credential, token: String::new(), certificate: String::new(), key: String::new() };
         controller.doubt();
         note_credential(&controller, &caller, "revoked", &made);

@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::core::credentials::Sort;
 use crate::init::init;
 use crate::openapi::{document, REQUESTS};
-use crate::service::{now_ms, Controller};
+use crate::service::Controller;
 use crate::store::embedded::Embedded;
 use crate::types::NewCredential;
 use axum::body::{to_bytes, Body};
@@ -49,12 +49,14 @@ impl Api {
             listen: "127.0.0.1:0".parse().unwrap(),
             names: vec!["localhost".into()],
             folder: None,
+            store: None,
+            url: None,
         };
         init(&folder, &config, 1).unwrap();
         assert!(init(&folder, &config, 1).unwrap_err().contains("is not empty"));
         assert_eq!(Config::read(&folder.join(crate::config::FILE)).unwrap(), config);
         let store = Embedded::open(&folder.join(crate::server::STORE)).unwrap();
-        let controller = Controller::open(&config, &folder, Arc::new(store)).unwrap();
+        let controller = Controller::open(&config, &folder, Arc::new(store), None).unwrap();
         let api = Api { router: crate::api::router(controller.clone()), controller, _dir: dir };
         let (status, _) = api.send("POST", "/v1/apply", Some("operator"), WORLD).await;
         assert_eq!(status, StatusCode::OK);
@@ -63,9 +65,7 @@ impl Api {
 
     fn token(&self, role: &str) -> String {
         let wanted = NewCredential { role: role.into(), sort: Sort::Token, days: 1 };
-        let (made, write) = crate::credentials::make(&self.controller.pki, &wanted, now_ms()).unwrap();
-        self.controller.store.txn(&[], &[write]).unwrap();
-        made.token
+        crate::credentials::create(&self.controller, &wanted).unwrap().token
     }
 
     async fn send(&self, method: &str, path: &str, role: Option<&str>, body: &str) -> (StatusCode, Value) {
@@ -73,7 +73,7 @@ impl Api {
         if let Some(role) = role {
             request = request.header("authorization", format!("Bearer {}", self.token(role)));
         }
-        let peer = Peer { address: "192.0.2.1:5".parse().unwrap(), certificate: None };
+        let peer = Peer { address: "192.0.2.1:5".parse().unwrap(), certificate: None, controller: false };
         let request = request.extension(peer).body(Body::from(body.to_string())).unwrap();
         let response = self.router.clone().oneshot(request).await.unwrap();
         let (status, kind) = (response.status(), response.headers().get("content-type").cloned());

@@ -16,13 +16,26 @@ pub struct Peer {
     pub address: SocketAddr,
     /// The hash of its certificate, which is of the region's CA.
     pub certificate: Option<String>,
+    /// It is another controller of the region, which says for whom it speaks.
+    pub controller: bool,
 }
+
+/// For whom a controller speaks: the hash of the credential, its sort, and where the request came from.
+pub const FOR: &str = "tunny-for";
 
 /// The credential of a request.
 pub fn credential(peer: &Peer, headers: &HeaderMap) -> Result<(String, Sort), Refusal> {
     let unknown = |why: &str| {
         Refusal::Unknown(format!("{why}: give a token (`Authorization: Bearer …`) or a client certificate that `tunny credential create` made"))
     };
+    if peer.controller {
+        let words = headers.get(FOR).and_then(|v| v.to_str().ok()).map(|v| v.split(' ').collect::<Vec<_>>());
+        return match words.as_deref() {
+            Some([hash, "token", _]) => Ok((hash.to_string(), Sort::Token)),
+            Some([hash, "certificate", _]) => Ok((hash.to_string(), Sort::Certificate)),
+            _ => Err(unknown("a controller does not say for whom it speaks")),
+        };
+    }
     match (headers.get(header::AUTHORIZATION), &peer.certificate) {
         (Some(value), _) => {
             let token = value.to_str().ok().and_then(|v| v.strip_prefix("Bearer "));
@@ -36,15 +49,23 @@ pub fn credential(peer: &Peer, headers: &HeaderMap) -> Result<(String, Sort), Re
 
 /// Who a credential is, now.
 pub fn principal(controller: &Controller, (hash, sort): &(String, Sort)) -> Result<Principal, Refusal> {
-    let found = crate::credentials::find(&*controller.store, hash, *sort, now_ms())?;
+    let core = controller.core();
+    let found = core.credentials.get(hash).filter(|c| c.holds(*sort, now_ms()));
     let found =
         found.ok_or_else(|| Refusal::Unknown("this credential is not known here, has ended or was revoked".into()))?;
-    let principal = Principal::of(controller.core().region.model(), &found.role);
+    let principal = Principal::of(core.region.model(), &found.role);
     principal.ok_or_else(|| Refusal::Unknown(format!("Role `{}`, which this credential is for, is gone", found.role)))
 }
 
 /// Who asks.
-pub fn caller(controller: &Controller, peer: &Peer, credential: (String, Sort)) -> Result<Caller, Refusal> {
+pub fn caller(
+    controller: &Controller,
+    peer: &Peer,
+    headers: &HeaderMap,
+    credential: (String, Sort),
+) -> Result<Caller, Refusal> {
     let principal = principal(controller, &credential)?;
-    Ok(Caller { principal, credential, from: peer.address.to_string() })
+    let said = headers.get(FOR).filter(|_| peer.controller).and_then(|v| v.to_str().ok()?.split(' ').nth(2));
+    let from = said.map_or_else(|| peer.address.to_string(), String::from);
+    Ok(Caller { principal, credential, from })
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The file with which a controller starts. `tunny controller init` writes one.
 
+use crate::store::etcd::EtcdConfig;
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -21,6 +22,20 @@ pub struct Config {
     /// The folder of CA, store and audit log, if it is not that of this file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folder: Option<PathBuf>,
+    /// Where the region's intent is kept, if not in a file of that folder.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<StoreConfig>,
+    /// Where other controllers of the region reach this one, if not by its first name and the port of `listen`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+}
+
+/// A store that several controllers share.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct StoreConfig {
+    /// In etcd.
+    pub etcd: EtcdConfig,
 }
 
 impl Config {
@@ -33,7 +48,20 @@ impl Config {
         if config.names.is_empty() {
             return Err(wrong("names: there is none, so nobody could know this controller".into()));
         }
+        if let Some(store) = &config.store {
+            store.etcd.check().map_err(wrong)?;
+        }
         Ok(config)
+    }
+
+    /// Where other controllers reach this one, which listens at an address.
+    pub fn url(&self, listens: SocketAddr) -> String {
+        let own = || {
+            let name = self.names.first().map_or("localhost", String::as_str);
+            let v6 = name.contains(':');
+            format!("https://{}{name}{}:{}", if v6 { "[" } else { "" }, if v6 { "]" } else { "" }, listens.port())
+        };
+        self.url.clone().unwrap_or_else(own)
     }
 
     /// The folder of CA, store and audit log.
@@ -64,6 +92,10 @@ mod tests {
             (good.replace("[localhost]", "[]"), "names"),
             (good.replace("6474", "x"), "listen"),
             (good.to_string() + "more: 1\n", "more"),
+            (good.to_string() + "store: {etcd: {endpoints: []}}\n", "endpoints"),
+            (good.to_string() + "store: {etcd: {endpoints: [127.0.0.1:2379]}}\n", "http"),
+            (good.to_string() + "store: {etcd: {endpoints: [\"http://x\"], cert: x}}\n", "key"),
+            (good.to_string() + "store: {other: {}}\n", "store"),
             ("region: north\n".into(), "listen"),
         ] {
             let said = read(&text).unwrap_err();

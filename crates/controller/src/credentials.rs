@@ -5,7 +5,8 @@ use crate::core::credentials::{hash, token, Credential, Sort, DAYS_MAX};
 use crate::keys;
 use crate::pki::Pki;
 use crate::refusal::Refusal;
-use crate::store::{end_of, Compare, Outcome, Store, Write};
+use crate::service::{now_ms, Controller};
+use crate::store::{end_of, Compare, Outcome, Revision, Store, Write};
 use crate::types::{Made, NewCredential};
 
 /// Entries that are read at once.
@@ -17,6 +18,11 @@ pub fn random() -> Result<[u8; 32], Refusal> {
     let provider = rustls::crypto::ring::default_provider();
     provider.secure_random.fill(&mut bytes).map_err(|_| Refusal::Failed)?;
     Ok(bytes)
+}
+
+/// A name that nothing else has.
+pub fn new_name() -> Result<String, Refusal> {
+    Ok(random()?[..8].iter().map(|b| format!("{b:02x}")).collect())
 }
 
 /// A credential and what is written for it.
@@ -44,11 +50,16 @@ pub fn make(pki: &Pki, wanted: &NewCredential, now_ms: u64) -> Result<(Made, Wri
     Ok((made, Write::Put(keys::credential(&hash), record)))
 }
 
-/// The record of a secret, if there is one that is good now.
-pub fn find(store: &dyn Store, hash: &str, sort: Sort, now_ms: u64) -> Result<Option<Credential>, Refusal> {
-    let entry = store.get(&[keys::credential(hash)])?.pop().flatten();
-    let credential = entry.and_then(|e| serde_json::from_slice::<Credential>(&e.value).ok());
-    Ok(credential.filter(|c| c.holds(sort, now_ms)))
+/// Makes a credential that counts from now on.
+pub fn create(controller: &Controller, wanted: &NewCredential) -> Result<Made, Refusal> {
+    let (made, write) = make(&controller.pki, wanted, now_ms())?;
+    let hash = keys::credential_of(write.key()).ok_or(Refusal::Failed)?.to_string();
+    if let Outcome::Written(revision) = controller.store.txn(&[], &[write])? {
+        let mut core = controller.core();
+        core.region.passed(revision);
+        core.credentials.insert(hash, made.credential.clone());
+    }
+    Ok(made)
 }
 
 /// All records, by their ids.
@@ -65,8 +76,8 @@ pub fn list(store: &dyn Store) -> Result<Vec<Credential>, Refusal> {
     }
 }
 
-/// Deletes the record of an id: from then on it opens nothing.
-pub fn revoke(store: &dyn Store, id: &str) -> Result<Credential, Refusal> {
+/// Deletes the record of an id: from then on it opens nothing. The record with its hash, and the revision.
+pub fn revoke(store: &dyn Store, id: &str) -> Result<(Credential, String, Revision), Refusal> {
     let absent = || {
         Refusal::Absent(format!(
             "there is no credential `{}`; `tunny credential list` has those that there are",
@@ -81,7 +92,10 @@ pub fn revoke(store: &dyn Store, id: &str) -> Result<Credential, Refusal> {
     let [entry] = page.entries.as_slice() else { return Err(absent()) };
     let credential = serde_json::from_slice(&entry.value).map_err(|_| Refusal::Failed)?;
     match store.txn(&[Compare::Unchanged(entry.key.clone(), entry.changed)], &[Write::Delete(entry.key.clone())])? {
-        Outcome::Written(_) => Ok(credential),
+        Outcome::Written(revision) => {
+            let hash = String::from_utf8_lossy(&entry.key[keys::CREDENTIALS.len()..]).into();
+            Ok((credential, hash, revision))
+        }
         Outcome::Conflict(_) => Err(absent()),
     }
 }

@@ -9,9 +9,10 @@ use crate::refusal::Refusal;
 use crate::server::STORE;
 use crate::service::now_ms;
 use crate::store::embedded::Embedded;
+use crate::store::etcd::{Etcd, Fence};
 use crate::store::{Compare, Outcome, Store, Write};
 use crate::types::NewCredential;
-use crate::{credentials, keys};
+use crate::{credentials, keys, schema};
 use model::Documents;
 use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -54,11 +55,17 @@ fn fill(folder: &Path, config: &Config, days: u32) -> Result<(), String> {
     let pki = Pki::load(folder, &config.region)?;
     // What would not start later is refused now.
     pki.server(&config.names)?;
-    let store = Embedded::open(&folder.join(STORE)).map_err(|e| e.to_string())?;
+    let store: Box<dyn Store> = match &config.store {
+        None => Box::new(Embedded::open(&folder.join(STORE)).map_err(|e| e.to_string())?),
+        Some(shared) => Box::new(Etcd::open(&shared.etcd, folder, Fence::Open).map_err(|e| e.to_string())?),
+    };
     let why = |refusal: Refusal| refusal.sentences().join("; ");
-    let id: String = credentials::random().map_err(why)?[..8].iter().map(|b| format!("{b:02x}")).collect();
-    let mut writes =
-        vec![Write::Put(keys::SCHEMA.into(), keys::SCHEMA_NOW.into()), Write::Put(keys::ID.into(), id.into_bytes())];
+    let id = credentials::new_name().map_err(why)?;
+    let mut writes = vec![
+        Write::Put(keys::SCHEMA.into(), schema::NOW.to_string().into_bytes()),
+        Write::Put(keys::ID.into(), id.clone().into_bytes()),
+        Write::Put(keys::HISTORY.into(), id.into_bytes()),
+    ];
     writes.extend(objects(&config.region)?);
     for sort in [Sort::Certificate, Sort::Token] {
         let wanted = NewCredential { role: OPERATOR.into(), sort, days };

@@ -5,10 +5,10 @@ use model::Kind;
 
 /// What names the region, whatever it is called.
 pub const ID: &str = "m/id";
-/// Version of what stands where.
+/// What names the history to which revisions belong: that of a restored store is another one.
+pub const HISTORY: &str = "m/history";
+/// Version of what stands where (`schema`).
 pub const SCHEMA: &str = "m/schema";
-/// The version that this program knows.
-pub const SCHEMA_NOW: &str = "1";
 /// Objects, by kind and name: their documents as lines of JSON.
 pub const OBJECTS: &str = "o/";
 /// Credentials, by hash.
@@ -30,6 +30,11 @@ pub fn object_of(key: &[u8]) -> Option<(Kind, &str)> {
 /// The key of a credential.
 pub fn credential(hash: &str) -> Vec<u8> {
     format!("{CREDENTIALS}{hash}").into_bytes()
+}
+
+/// The hash of a credential's key.
+pub fn credential_of(key: &[u8]) -> Option<&str> {
+    std::str::from_utf8(key).ok()?.strip_prefix(CREDENTIALS)
 }
 
 /// The key of a cluster.

@@ -7,6 +7,7 @@ mod api;
 #[cfg(test)]
 mod api_tests;
 mod authenticate;
+pub mod backup;
 mod body;
 pub mod config;
 pub mod core;
@@ -17,6 +18,10 @@ mod listing;
 pub mod openapi;
 mod pki;
 mod refusal;
+mod replica;
+pub mod schema;
+#[cfg(test)]
+mod schema_tests;
 mod server;
 mod service;
 pub mod store;

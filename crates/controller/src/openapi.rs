@@ -17,8 +17,21 @@ pub struct Request {
     pub access: &'static [Access],
     /// Names of its query, each with its type.
     pub query: &'static [(&'static str, &'static str)],
+    /// Who answers, of several controllers.
+    pub led: Led,
     body: Body,
     answer: Answer,
+}
+
+/// Who answers a request, of several controllers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Led {
+    /// Any one, by what it knows.
+    No,
+    /// The one that leads, as long as one does.
+    Best,
+    /// The one that leads, or nobody.
+    Must,
 }
 
 #[derive(Clone, Copy)]
@@ -59,11 +72,11 @@ const STREAM: &[(&str, &str)] =
     &[("protocol", "integer"), ("from", "integer"), ("drift", "boolean"), ("region", "string"), ("cluster", "string")];
 
 const fn get(path: &'static str, access: &'static [Access], summary: &'static str) -> Request {
-    Request { method: "GET", path, summary, access, query: &[], body: Body::None, answer: Answer::Json }
+    Request { method: "GET", path, summary, access, query: &[], led: Led::No, body: Body::None, answer: Answer::Json }
 }
 
 const fn post(path: &'static str, access: &'static [Access], summary: &'static str) -> Request {
-    Request { method: "POST", ..get(path, access, summary) }
+    Request { method: "POST", led: Led::Must, ..get(path, access, summary) }
 }
 
 /// Every request.
@@ -84,22 +97,23 @@ pub const REQUESTS: &[Request] = &[
         answer: Answer::Lines,
         ..get("/v1/watch", PEOPLE, "Changes behind a revision, a line an object, without an end. 410: the revision is no longer kept.")
     },
-    get("/v1/describe/{kind}/{name}", PEOPLE, "An object, when it changed last, and on which nodes it is installed."),
-    get("/v1/nodes", LOOKERS, "How every node stands: intent, installed, verified."),
+    Request { led: Led::Must, ..get("/v1/describe/{kind}/{name}", PEOPLE, "An object, when it changed last, and on which nodes it is installed.") },
+    Request { led: Led::Best, ..get("/v1/nodes", LOOKERS, "How every node stands: intent, installed, verified.") },
     post("/v1/nodes/{name}/resync", OPERATORS, "A node is sent everything anew: what was changed there by hand goes."),
-    Request { query: &[("limit", "integer")], ..get("/v1/events", LOOKERS, "Who changed what, or tried to, the oldest first.") },
+    Request { led: Led::Best, query: &[("limit", "integer")], ..get("/v1/events", LOOKERS, "Who changed what, or tried to, the oldest first.") },
     get("/v1/credentials", OPERATORS, "Tokens and certificates that count, without what they open with."),
     Request {
         body: Body::Json(&[("role", "string"), ("sort", "string"), ("days", "integer")]),
         ..post("/v1/credentials", OPERATORS, "A new token or certificate for a Role. Its secret is in this answer and nowhere else.")
     },
-    Request { method: "DELETE", ..get("/v1/credentials/{id}", OPERATORS, "A credential opens nothing any more.") },
-    Request { query: STREAM, answer: Answer::Lines, ..get("/v1/stream", NODES, "What a node follows (docs/design/controller.md).") },
+    Request { method: "DELETE", led: Led::Must, ..get("/v1/credentials/{id}", OPERATORS, "A credential opens nothing any more.") },
+    Request { led: Led::Must, query: STREAM, answer: Answer::Lines, ..get("/v1/stream", NODES, "What a node follows (docs/design/controller.md).") },
     Request {
         body: Body::Json(&[("installed", "integer"), ("verified", "integer"), ("faults", "array"), ("errors", "array"), ("drift", "boolean"), ("version", "string")]),
         answer: Answer::Nothing,
         ..post("/v1/report", NODES, "How a node stands.")
     },
+    Request { answer: Answer::Lines, ..get("/v1/backup", OPERATORS, "All that the store holds, as of one revision, for `tunny controller restore`. Secrets are in it as hashes alone.") },
     get("/v1/openapi.json", EVERYBODY, "This document."),
 ];
 

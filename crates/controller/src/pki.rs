@@ -6,9 +6,9 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
 use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -17,6 +17,9 @@ use std::time::{Duration, SystemTime};
 pub const CA: &str = "ca.crt";
 /// And its key.
 pub const CA_KEY: &str = "ca.key";
+
+/// The name in the certificate with which one controller speaks to another. No other client's certificate has a name of this sort.
+const PEER: &str = "controller.tunny.invalid";
 
 const DAY: Duration = Duration::from_secs(86_400);
 /// Days that a CA is good for.
@@ -94,6 +97,23 @@ impl Pki {
         self.issue(params(name, days, &[])?, ExtendedKeyUsagePurpose::ClientAuth)
     }
 
+    /// How a controller speaks to another one of its region.
+    pub fn peer(&self) -> Result<ClientConfig, String> {
+        let own = self.issue(params(PEER, SERVER_DAYS, &[PEER.into()])?, ExtendedKeyUsagePurpose::ClientAuth)?;
+        let key = PrivatePkcs8KeyDer::from_pem_slice(own.key.as_bytes()).map_err(|e| failed(&e))?;
+        let mut roots = RootCertStore::empty();
+        roots.add(self.certificate.clone()).map_err(|e| failed(&e))?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut config = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(|e| failed(&e))?
+            .with_root_certificates(roots)
+            .with_client_auth_cert(vec![own.der.into()], PrivateKeyDer::Pkcs8(key))
+            .map_err(|e| failed(&e))?;
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Ok(config)
+    }
+
     /// How the controller answers: TLS 1.3 alone, with a new certificate of its own; a client's certificate, if it has one, must be
     /// of this CA.
     pub fn server(&self, names: &[String]) -> Result<ServerConfig, String> {
@@ -115,4 +135,11 @@ impl Pki {
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(config)
     }
+}
+
+/// Whether a client's certificate, which is of the region's CA, is that of another controller.
+pub fn is_peer(certificate: &CertificateDer<'_>) -> bool {
+    let name = ServerName::try_from(PEER);
+    let parsed = rustls::server::ParsedCertificate::try_from(certificate);
+    matches!((parsed, name), (Ok(parsed), Ok(name)) if rustls::client::verify_server_name(&parsed, &name).is_ok())
 }

@@ -34,6 +34,13 @@ pub enum Refusal {
     Wrong(Vec<String>),
     /// The store does not take it.
     Store(StoreError),
+    /// Another controller of the region must do this, and cannot be reached; or nobody leads now.
+    NotLed {
+        /// Why.
+        why: String,
+        /// Who leads.
+        leader: Option<String>,
+    },
     /// The controller is at fault.
     Failed,
 }
@@ -52,7 +59,7 @@ impl Refusal {
             Refusal::Compacted(_) => StatusCode::GONE,
             Refusal::Large(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Refusal::Wrong(_) => StatusCode::UNPROCESSABLE_ENTITY,
-            Refusal::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
+            Refusal::Store(_) | Refusal::NotLed { .. } => StatusCode::SERVICE_UNAVAILABLE,
             Refusal::Failed => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
@@ -69,6 +76,8 @@ impl Refusal {
             | Refusal::Compacted(why)
             | Refusal::Large(why) => vec![why.clone()],
             Refusal::Outdated(list) | Refusal::Wrong(list) => list.clone(),
+            Refusal::NotLed { why, .. } => vec![why.clone()],
+            Refusal::Store(e @ StoreError::Unknown(_)) => vec![e.to_string()],
             Refusal::Store(e) => vec![format!("nothing was changed: {e}")],
             Refusal::Failed => {
                 vec!["the controller failed at this request; please report it, its log says more".into()]
@@ -89,6 +98,7 @@ impl Refusal {
             Refusal::Large(_) => "Too large",
             Refusal::Wrong(_) => "What is asked for is wrong",
             Refusal::Store(_) => "The store does not answer",
+            Refusal::NotLed { .. } => "Nobody leads here now",
             Refusal::Failed => "The controller failed",
         }
     }
@@ -128,6 +138,9 @@ impl IntoResponse for Refusal {
         });
         if !code.is_empty() {
             problem["code"] = code.into();
+        }
+        if let Refusal::NotLed { leader: Some(leader), .. } = &self {
+            problem["leader"] = leader.as_str().into();
         }
         let kind = [(header::CONTENT_TYPE, "application/problem+json")];
         let mut response = (status, kind, problem.to_string()).into_response();

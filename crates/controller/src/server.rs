@@ -4,9 +4,11 @@
 use crate::authenticate::Peer;
 use crate::config::Config;
 use crate::core::credentials::hash;
+use crate::replica::Replica;
 use crate::service::Controller;
 use crate::store::embedded::Embedded;
-use crate::store::StoreError;
+use crate::store::etcd::{Etcd, Fence};
+use crate::store::{Store, StoreError};
 use axum::extract::Request;
 use axum::Router;
 use hyper::body::Incoming;
@@ -35,26 +37,34 @@ pub fn run(file: &Path) -> Result<(), String> {
         let why = |e: std::io::Error| format!("listening for signals: {e}");
         let (mut term, mut int) =
             (signal(SignalKind::terminate()).map_err(why)?, signal(SignalKind::interrupt()).map_err(why)?);
-        let store = folder.join(STORE);
-        if !store.exists() {
-            return Err(format!("{} is not there: `tunny controller init` makes it", store.display()));
-        }
-        let store = opened(&store).await?;
-        let controller = Controller::open(&config, &folder, Arc::new(store))?;
-        let tls = controller.pki.server(&config.names)?;
         let listener = TcpListener::bind(config.listen).await;
         let listener = listener.map_err(|e| format!("listening on {}: {e}", config.listen))?;
         let address = listener.local_addr().map_err(|e| e.to_string())?;
+        let (store, replica): (Arc<dyn Store>, _) = match &config.store {
+            None => (Arc::new(opened(&folder.join(STORE)).await?), None),
+            Some(shared) => {
+                let etcd = Etcd::open(&shared.etcd, &folder, Fence::Closed).map_err(|e| e.to_string())?;
+                let etcd = Arc::new(etcd);
+                (etcd.clone(), Some(Replica::new(etcd, &config.url(address), &folder, &config.region)?))
+            }
+        };
+        let controller = Controller::open(&config, &folder, store, replica)?;
+        let tls = controller.pki.server(&config.names)?;
         node::daemon::notify("READY=1");
         tracing::info!("region {} at revision {}: listening on {address}", config.region, controller.status().revision);
+        let mut result = Ok(());
         tokio::select! {
+            why = crate::replica::run(&controller) => result = Err(why),
             () = accept(listener, TlsAcceptor::from(Arc::new(tls)), crate::api::router(controller.clone())) => {}
             _ = term.recv() => {}
             _ = int.recv() => {}
         }
         node::daemon::notify("STOPPING=1");
         tracing::info!("stopping; the nodes go on");
-        Ok(())
+        if let Some(replica) = &controller.replica {
+            replica.leave();
+        }
+        result
     });
     // Streams are open: they end with the process.
     runtime.shutdown_timeout(Duration::from_millis(200));
@@ -63,6 +73,9 @@ pub fn run(file: &Path) -> Result<(), String> {
 
 /// Opens the store. One that was just killed may hold it for an instant.
 async fn opened(path: &Path) -> Result<Embedded, String> {
+    if !path.exists() {
+        return Err(format!("{} is not there: `tunny controller init` makes it", path.display()));
+    }
     let begun = tokio::time::Instant::now();
     loop {
         match Embedded::open(path) {
@@ -95,8 +108,9 @@ async fn serve(stream: TcpStream, address: SocketAddr, tls: TlsAcceptor, router:
         Ok(Err(e)) => return tracing::debug!("{address}: {e}"),
         Err(_) => return tracing::debug!("{address}: no handshake within {} s", PATIENCE.as_secs()),
     };
-    let certificate = stream.get_ref().1.peer_certificates().and_then(|list| list.first()).map(|c| hash(c));
-    let peer = Peer { address, certificate };
+    let certificate = stream.get_ref().1.peer_certificates().and_then(|list| list.first());
+    let controller = certificate.is_some_and(crate::pki::is_peer);
+    let peer = Peer { address, certificate: certificate.map(|c| hash(c)), controller };
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(peer.clone());
         let service = TowerToHyperService::new(router.clone());

@@ -4,13 +4,15 @@
 
 use crate::config::Config;
 use crate::core::access::Principal;
+use crate::core::credentials::Credential;
 use crate::core::fleet::{Fleet, NodeView};
 use crate::core::region::{Proposal, Region, Unfit, Wish};
-use crate::keys;
 use crate::pki::Pki;
 use crate::refusal::Refusal;
-use crate::store::{end_of, Compare, Outcome, Store, Write};
+use crate::replica::Replica;
+use crate::store::{end_of, Compare, Outcome, Snapshot, Store, Write};
 use crate::types::{Description, OnNode, Status};
+use crate::{keys, schema};
 use model::{Documents, Kind, Name, Object};
 use node::audit::{Audit, Event, Origin};
 use node::body::read_documents;
@@ -38,6 +40,8 @@ pub struct Core {
     pub fleet: Fleet,
     /// Nodes that are to be sent everything anew.
     pub resync: BTreeSet<Name>,
+    /// Credentials, by their hashes.
+    pub credentials: BTreeMap<String, Credential>,
 }
 
 /// Who asks, and from where.
@@ -62,10 +66,13 @@ impl Caller {
 pub struct Controller {
     core: Mutex<Core>,
     pub(crate) store: Arc<dyn Store>,
+    /// Its part among several controllers.
+    pub(crate) replica: Option<Replica>,
     pub(crate) audit: Audit,
     pub(crate) pki: Pki,
     name: String,
     id: String,
+    history: String,
     started: Instant,
     /// Raised whenever somebody who waits should look again.
     news: watch::Sender<u64>,
@@ -79,7 +86,7 @@ pub fn now_ms() -> u64 {
 }
 
 /// Reads all objects of a store.
-fn load(store: &dyn Store) -> Result<(Documents, u64), String> {
+pub(crate) fn load(store: &dyn Snapshot) -> Result<(Documents, u64), String> {
     let (mut docs, mut errors) = (Documents::new(), Vec::new());
     let (mut from, end) = (keys::OBJECTS.as_bytes().to_vec(), end_of(keys::OBJECTS.as_bytes()));
     loop {
@@ -100,40 +107,58 @@ fn load(store: &dyn Store) -> Result<(Documents, u64), String> {
     }
 }
 
-/// The text of a key that must be there.
-fn text_of(store: &dyn Store, key: &str) -> Result<String, String> {
-    let entry = store.get(&[key.into()]).map_err(|e| e.to_string())?.pop().flatten();
-    let text = entry.and_then(|e| String::from_utf8(e.value).ok());
-    text.ok_or_else(|| "the store is empty: `tunny controller init` makes one".to_string())
+/// The revision of each cluster's last change.
+pub(crate) fn latest(store: &dyn Snapshot) -> Result<BTreeMap<Name, u64>, String> {
+    let latest = store.range(keys::LATEST.as_bytes(), &end_of(keys::LATEST.as_bytes()), usize::MAX);
+    let latest = latest.map_err(|e| e.to_string())?.entries.into_iter().filter_map(|e| {
+        let cluster = std::str::from_utf8(e.key.get(keys::LATEST.len()..)?).ok()?;
+        Some((Name::from(cluster), e.changed))
+    });
+    Ok(latest.collect())
+}
+
+/// All credentials.
+pub(crate) fn credentials(store: &dyn Snapshot) -> Result<BTreeMap<String, Credential>, String> {
+    let all = store.range(keys::CREDENTIALS.as_bytes(), &end_of(keys::CREDENTIALS.as_bytes()), usize::MAX);
+    let all = all.map_err(|e| e.to_string())?.entries.into_iter();
+    Ok(all
+        .filter_map(|e| Some((keys::credential_of(&e.key)?.to_string(), serde_json::from_slice(&e.value).ok()?)))
+        .collect())
 }
 
 impl Controller {
     /// Opens a controller over a store, with CA and audit log in a folder.
-    pub fn open(config: &Config, folder: &Path, store: Arc<dyn Store>) -> Result<Arc<Controller>, String> {
+    pub fn open(
+        config: &Config,
+        folder: &Path,
+        store: Arc<dyn Store>,
+        replica: Option<Replica>,
+    ) -> Result<Arc<Controller>, String> {
         let pki = Pki::load(folder, &config.region)?;
-        let schema = text_of(&*store, keys::SCHEMA)?;
-        if schema != keys::SCHEMA_NOW {
-            return Err(format!(
-                "the store was written by another version of tunny (form {schema}, this one knows {})",
-                keys::SCHEMA_NOW
-            ));
+        if schema::version(&*store)? != schema::NOW {
+            if replica.is_some() {
+                // Others of the former version may be at work.
+                return Err("the store is of an earlier form: stop all controllers, and bring it up by `tunny controller migrate`".into());
+            }
+            let from = schema::migrate(&*store, schema::NOW)?;
+            tracing::info!("the store, of form {from}, was brought to form {}", schema::NOW);
         }
-        let id = text_of(&*store, keys::ID)?;
-        let (docs, revision) = load(&*store)?;
-        let latest = store.range(keys::LATEST.as_bytes(), &end_of(keys::LATEST.as_bytes()), usize::MAX);
-        let latest = latest.map_err(|e| e.to_string())?.entries.into_iter().filter_map(|e| {
-            let cluster = std::str::from_utf8(e.key.get(keys::LATEST.len()..)?).ok()?;
-            Some((Name::from(cluster), e.changed))
-        });
-        let region = Region::load(&docs, revision, &latest.collect::<BTreeMap<_, _>>());
+        let id = schema::text(&*store, keys::ID)?;
+        let history = schema::text(&*store, keys::HISTORY)?;
+        let snapshot = store.snapshot().map_err(|e| e.to_string())?;
+        let (docs, revision) = load(&*snapshot)?;
+        let region = Region::load(&docs, revision, &latest(&*snapshot)?);
         let region = region.map_err(|e| {
             e.first().map_or(String::new(), |e| format!("what the store holds does not fit together: {e}"))
         })?;
         let audit = Audit::open(Some(folder), 0);
         audit.notes.iter().for_each(|note| tracing::warn!("{note}"));
-        let core = Mutex::new(Core { region, fleet: Fleet::default(), resync: BTreeSet::new() });
+        let credentials = credentials(&*snapshot)?;
+        drop(snapshot);
+        let core = Mutex::new(Core { region, fleet: Fleet::default(), resync: BTreeSet::new(), credentials });
         let (name, started, news) = (config.region.clone(), Instant::now(), watch::Sender::new(revision));
-        Ok(Arc::new(Controller { core, store, audit, pki, name, id, started, news, doubts: AtomicU64::new(0) }))
+        let doubts = AtomicU64::new(0);
+        Ok(Arc::new(Controller { core, store, replica, audit, pki, name, id, history, started, news, doubts }))
     }
 
     /// The region and its nodes; while they are held, changes wait.
@@ -141,9 +166,14 @@ impl Controller {
         self.core.lock()
     }
 
-    /// What names the region.
-    pub fn id(&self) -> &str {
-        &self.id
+    /// The region.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What names the history to which revisions belong.
+    pub fn history(&self) -> &str {
+        &self.history
     }
 
     /// Tells of news.
@@ -185,6 +215,8 @@ impl Controller {
             revision: core.region.revision(),
             objects: objects.filter(|(_, n)| *n > 0).collect(),
             nodes,
+            leader: self.replica.as_ref().and_then(Replica::leader).unwrap_or_default(),
+            age_ms: self.replica.as_ref().map(|replica| replica.age_ms()),
         }
     }
 
@@ -350,6 +382,10 @@ impl Controller {
             }
             Err(e) => {
                 core.region.discard(proposal);
+                if let Some(replica) = &self.replica {
+                    // Perhaps the store has it: nothing is planned before that is known.
+                    replica.doubt();
+                }
                 Err(e.into())
             }
         }

@@ -67,7 +67,8 @@ pub fn begin(controller: &Arc<Controller>, caller: &Caller, query: &StreamQuery)
     let cluster = core.region.cluster_of(&node);
     let cluster = cluster.ok_or_else(|| Refusal::Forbidden(format!("there is no Node `{node}` any more")))?;
     // What it holds of another region or cluster says nothing here; nor does a revision that has not been yet.
-    let same = query.region == controller.id() && *query.cluster == *cluster && query.from <= core.region.revision();
+    let same =
+        query.region == controller.history() && *query.cluster == *cluster && query.from <= core.region.revision();
     let at = if same { query.from } else { 0 };
     core.fleet.came(&node, &caller.from, now_ms());
     drop(core);
@@ -111,6 +112,10 @@ impl Stream {
         if doubts != std::mem::replace(&mut self.doubts, doubts) && !self.holds() {
             return Err(Gone);
         }
+        if self.controller.replica.as_ref().is_some_and(|replica| replica.follows()) {
+            // Its reports belong to whoever leads now.
+            return Err(Gone);
+        }
         let mut core = self.controller.core();
         if core.region.cluster_of(&self.node).as_ref() != Some(&self.cluster) {
             return Err(Gone);
@@ -118,7 +123,7 @@ impl Stream {
         if !self.hello {
             self.hello = true;
             let (region, node, cluster) =
-                (self.controller.id().to_string(), self.node.to_string(), self.cluster.to_string());
+                (self.controller.history().to_string(), self.node.to_string(), self.cluster.to_string());
             return Ok(Some(Message::Hello { region, node, cluster }.line().into_bytes()));
         }
         if let Some((whole, sent)) = &mut self.whole {

@@ -26,6 +26,12 @@ pub struct Status {
     pub objects: BTreeMap<String, u64>,
     /// Nodes by how they stand.
     pub nodes: BTreeMap<String, u64>,
+    /// Of several controllers, the one that leads; empty: nobody does now, or there is one alone.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub leader: String,
+    /// Of several controllers: how old what this one knows may be, in milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub age_ms: Option<u64>,
 }
 
 /// `POST /v1/credentials`.

@@ -8,6 +8,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::{Method, Request, Response};
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 /// Why a request failed.
@@ -68,6 +69,7 @@ enum Place {
 pub struct Client {
     place: Place,
     runtime: tokio::runtime::Runtime,
+    age_ms: AtomicU64,
 }
 
 impl Client {
@@ -82,7 +84,13 @@ impl Client {
     }
 
     fn of(place: Place) -> std::io::Result<Self> {
-        Ok(Self { place, runtime: tokio::runtime::Builder::new_current_thread().enable_all().build()? })
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        Ok(Self { place, runtime, age_ms: AtomicU64::new(0) })
+    }
+
+    /// How old what was answered last may be, in milliseconds: a controller that follows another one says so.
+    pub fn age_ms(&self) -> u64 {
+        self.age_ms.load(Ordering::Relaxed)
     }
 
     /// Whether it speaks to a controller.
@@ -215,6 +223,12 @@ impl Client {
         self.pieces(Method::POST, path, body, idle, take)
     }
 
+    /// Hands on the answer piece by piece, until it ends or `take` returns false.
+    pub fn get_pieces(&self, path: &str, mut take: impl FnMut(&[u8]) -> bool) -> Result<(), ClientError> {
+        let idle = std::time::Duration::from_secs(60);
+        self.pieces(Method::GET, path, Vec::new(), idle, |piece| !piece.is_empty() && take(piece))
+    }
+
     fn pieces(
         &self,
         method: Method,
@@ -298,6 +312,8 @@ impl Client {
             .body(Full::new(Bytes::from(body)))
             .map_err(|e| ClientError::Version(e.to_string()))?;
         let response = sender.send_request(request).await.map_err(broken)?;
+        let age = response.headers().get(crate::distribution::AGE).and_then(|v| v.to_str().ok()?.parse().ok());
+        self.age_ms.store(age.unwrap_or(0), Ordering::Relaxed);
         if response.status().is_success() {
             return Ok(response);
         }

@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 pub const PROTOCOL: u32 = 1;
 /// Seconds between two signs of life of a stream.
 pub const ALIVE_S: u64 = 10;
+/// In the head of an answer: how old it may be, in milliseconds, since another controller leads or none does.
+pub const AGE: &str = "tunny-age-ms";
 /// Where the controller listens if no port is given.
 pub const PORT: u16 = 6474;
 

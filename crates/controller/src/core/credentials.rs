@@ -60,6 +60,11 @@ pub fn hash(secret: &[u8]) -> String {
     hex(&Sha256::digest(secret))
 }
 
+/// A hash as it is written.
+pub fn hash_of(sum: Sha256) -> String {
+    hex(&sum.finalize())
+}
+
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }

@@ -31,7 +31,7 @@ pub trait Ballot {
 
 /// What a controller is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum Office {
     /// It leads in a term.
     Leads(i64),
     /// Somebody else leads, there.
@@ -41,27 +41,27 @@ pub enum Standing {
 }
 
 /// A controller's part in it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Leadership {
     me: String,
     ttl_s: u64,
     lease: Option<i64>,
     /// Until when what it is holds at most.
     until_ms: u64,
-    standing: Standing,
+    office: Office,
 }
 
 impl Leadership {
     /// Of a controller that is reached at a URL.
     pub fn new(me: &str, ttl_s: u64) -> Leadership {
-        Leadership { me: me.into(), ttl_s, lease: None, until_ms: 0, standing: Standing::Alone }
+        Leadership { me: me.into(), ttl_s, lease: None, until_ms: 0, office: Office::Alone }
     }
 
     /// What it is at a time.
-    pub fn standing(&self, now_ms: u64) -> Standing {
+    pub fn office(&self, now_ms: u64) -> Office {
         match now_ms < self.until_ms {
-            true => self.standing.clone(),
-            false => Standing::Alone,
+            true => self.office.clone(),
+            false => Office::Alone,
         }
     }
 
@@ -76,15 +76,15 @@ impl Leadership {
             Some(lease) => lease,
             None => {
                 // Its name, if it led, has gone with the lease.
-                self.standing = Standing::Alone;
+                self.office = Office::Alone;
                 ballot.grant(self.ttl_s)?
             }
         };
         self.lease = Some(lease);
         let leader = ballot.stand(lease, &self.me)?;
-        self.standing = match leader.lease == lease {
-            true => Standing::Leads(leader.term),
-            false => Standing::Follows(leader.url),
+        self.office = match leader.lease == lease {
+            true => Office::Leads(leader.term),
+            false => Office::Follows(leader.url),
         };
         self.until_ms = now_ms + self.ttl_s * 1000;
         Ok(())
@@ -92,7 +92,7 @@ impl Leadership {
 
     /// Lets somebody else lead at once.
     pub fn leave(&mut self, ballot: &mut dyn Ballot) {
-        self.standing = Standing::Alone;
+        self.office = Office::Alone;
         if let Some(lease) = self.lease.take() {
             // If this fails it ends by itself.
             let _ = ballot.give_up(lease);
@@ -178,21 +178,21 @@ mod tests {
         let (mut world, mut a, mut b) = (World::default(), Leadership::new("a", TTL_S), Leadership::new("b", TTL_S));
         a.step(0, &mut world).unwrap();
         b.step(0, &mut world).unwrap();
-        assert!(matches!(a.standing(0), Standing::Leads(_)));
-        assert_eq!(b.standing(0), Standing::Follows("a".into()));
+        assert!(matches!(a.office(0), Office::Leads(_)));
+        assert_eq!(b.office(0), Office::Follows("a".into()));
         // It leads no longer than its lease, whatever it hears.
         assert!(a.step(4000, &mut Away).is_err());
-        assert!(matches!(a.standing(4999), Standing::Leads(_)));
-        assert_eq!(a.standing(5000), Standing::Alone);
+        assert!(matches!(a.office(4999), Office::Leads(_)));
+        assert_eq!(a.office(5000), Office::Alone);
         world.pass(5000);
         b.step(5000, &mut world).unwrap();
-        let Standing::Leads(term) = b.standing(5000) else { panic!("{b:?}") };
+        let Office::Leads(term) = b.office(5000) else { panic!("{b:?}") };
         // It comes back as somebody who follows.
         a.step(6000, &mut world).unwrap();
-        assert_eq!(a.standing(6000), Standing::Follows("b".into()));
+        assert_eq!(a.office(6000), Office::Follows("b".into()));
         b.leave(&mut world);
         a.step(6001, &mut world).unwrap();
-        assert!(matches!(a.standing(6001), Standing::Leads(later) if later > term));
+        assert!(matches!(a.office(6001), Office::Leads(later) if later > term));
     }
 
     #[test]
@@ -209,11 +209,14 @@ mod tests {
             world.pass(rng.random_range(0..1500));
             let _ = match rng.random_range(0..10) {
                 0 => all[one].step(begun, &mut Away),
-                1 => Ok(all[one].leave(&mut world)),
+                1 => {
+                    all[one].leave(&mut world);
+                    Ok(())
+                }
                 _ => all[one].step(begun, &mut world),
             };
-            let leading = all.iter().filter_map(|l| match l.standing(world.now_ms) {
-                Standing::Leads(term) => Some(term),
+            let leading = all.iter().filter_map(|l| match l.office(world.now_ms) {
+                Office::Leads(term) => Some(term),
                 _ => None,
             });
             let leading: Vec<i64> = leading.collect();

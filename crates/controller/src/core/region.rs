@@ -193,6 +193,13 @@ impl Region {
         self.listings.note(plan, &self.model);
     }
 
+    /// Forgets what clusters were told, since changes in between are not known: `latest` has the revision of each one's last change.
+    pub fn forget_feeds(&mut self, latest: &BTreeMap<Name, u64>) {
+        for (name, cluster) in &mut self.clusters {
+            cluster.feed = Feed::new(latest.get(name).copied().unwrap_or(self.revision));
+        }
+    }
+
     /// Notes that the store's revision moved by something else than objects.
     pub fn passed(&mut self, revision: u64) {
         self.revision = self.revision.max(revision);

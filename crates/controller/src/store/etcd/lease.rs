@@ -3,7 +3,7 @@
 
 use super::Shared;
 use crate::core::leader::{Ballot, Leader};
-use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp, TxnOpResponse};
+use etcd_client::{Compare, CompareOp, Error, PutOptions, Txn, TxnOp, TxnOpResponse};
 use std::sync::Arc;
 
 /// A lease, or none yet.
@@ -17,7 +17,7 @@ impl Lease {
     }
 }
 
-fn said(e: etcd_client::Error) -> String {
+fn said(e: Error) -> String {
     format!("etcd: {e}")
 }
 
@@ -30,12 +30,13 @@ impl Ballot for Lease {
 
     fn renew(&mut self, lease: i64) -> Result<bool, String> {
         let mut client = self.shared.link.client();
-        let renewed = self.shared.link.wait(async move {
-            let (mut keeper, mut answers) = client.lease_keep_alive(lease).await?;
-            keeper.keep_alive().await?;
-            answers.message().await
-        });
-        renewed.map(|answer| answer.is_some_and(|a| a.ttl() > 0)).map_err(said)
+        let renewed = self.shared.link.wait(async move { client.lease_keep_alive(lease).await });
+        match renewed {
+            Ok(_) => Ok(true),
+            // That is how this client says that there is no such lease.
+            Err(Error::LeaseKeepAliveError(_)) => Ok(false),
+            Err(e) => Err(said(e)),
+        }
     }
 
     fn give_up(&mut self, lease: i64) -> Result<(), String> {

@@ -52,6 +52,8 @@ pub enum Fence {
     Open,
     /// It must, and does not.
     Closed,
+    /// It leads in this term, and may do nothing yet but finish what others began.
+    Settling(i64),
     /// It must, and does in this term: the revision of etcd at which `leader` was created.
     Term(i64),
 }
@@ -108,6 +110,11 @@ impl Etcd {
         Ok(Etcd { shared })
     }
 
+    /// As whom it writes.
+    pub fn fence(&self) -> Fence {
+        *self.shared.fence.lock()
+    }
+
     /// Says as whom it writes from now on.
     pub fn set_fence(&self, fence: Fence) {
         *self.shared.fence.lock() = fence;
@@ -122,6 +129,13 @@ impl Etcd {
     pub fn heard(&self) -> (Revision, Instant) {
         let seen = self.shared.seen.lock();
         (seen.revision, seen.at)
+    }
+
+    /// Who leads.
+    pub fn led_by(&self) -> Result<Option<String>, StoreError> {
+        let (key, mut client) = (self.shared.keys.leader(), self.shared.link.kv());
+        let mut got = self.shared.link.wait(async move { client.get(key, None).await }).map_err(read)?;
+        Ok(got.take_kvs().pop().map(|kv| String::from_utf8_lossy(kv.value()).into()))
     }
 
     /// A lease in this etcd, of which whoever leads has one.
@@ -281,7 +295,7 @@ impl Shared {
 impl Store for Etcd {
     fn snapshot(&self) -> Result<Box<dyn Snapshot>, StoreError> {
         let (view, _) = self.shared.look(&[])?;
-        Ok(Box::new(Held { shared: self.shared.clone(), revision: view.head.revision, at: view.at }))
+        Ok(Box::new(Pinned { shared: self.shared.clone(), revision: view.head.revision, at: view.at }))
     }
 
     fn get(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<Entry>>, StoreError> {
@@ -306,13 +320,13 @@ impl Store for Etcd {
 }
 
 /// The entries as they were.
-struct Held {
+struct Pinned {
     shared: Arc<Shared>,
     revision: Revision,
     at: i64,
 }
 
-impl Snapshot for Held {
+impl Snapshot for Pinned {
     fn range(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Page, StoreError> {
         let mut page = Page { revision: self.revision, ..Page::default() };
         // An etcd in which nothing was ever written has no revision to read at.

@@ -47,6 +47,9 @@ impl Shared {
 
     fn transact(&self, compares: &[Compare], writes: &[Write]) -> Result<Outcome, StoreError> {
         let _writing = self.writing.lock();
+        if let (Fence::Closed | Fence::Settling(_), false) = (*self.fence.lock(), writes.is_empty()) {
+            return Err(StoreError::NotLeading);
+        }
         let keys: Vec<Vec<u8>> = compares
             .iter()
             .map(Compare::key)
@@ -245,7 +248,9 @@ impl Shared {
         match *self.fence.lock() {
             Fence::Open => Ok(Vec::new()),
             Fence::Closed => Err(StoreError::NotLeading),
-            Fence::Term(term) => Ok(vec![Condition::create_revision(self.keys.leader(), CompareOp::Equal, term)]),
+            Fence::Settling(term) | Fence::Term(term) => {
+                Ok(vec![Condition::create_revision(self.keys.leader(), CompareOp::Equal, term)])
+            }
         }
     }
 
