@@ -43,6 +43,8 @@ pub fn get(
             }
             show(format, &nodes, |nodes| nodes_text(nodes))?;
         }
+        "tenants" => show(format, &crate::moving::tenants(client, name)?, |list| crate::moving::tenants_text(list))?,
+        "clusters" => show(format, &crate::moving::clusters(client, name)?, |list| crate::moving::clusters_text(list))?,
         "events" => return crate::history::events(client, limit.unwrap_or(0), format).map(Some),
         kind if OF_NODES.contains(&kind) => {
             anyhow::bail!("`{kind}` is a matter of one node: ask it on its machine (leave --server)")

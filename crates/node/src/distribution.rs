@@ -4,6 +4,8 @@
 
 use crate::usage::Usage;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 /// Version of these messages. A node that speaks another one is refused.
 pub const PROTOCOL: u32 = 1;
@@ -72,6 +74,24 @@ pub struct Report {
     /// How full it is, and what it does.
     #[serde(default)]
     pub usage: Usage,
+}
+
+/// A line of what a host follows: the tunnel addresses that serve its VNIs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Upstream {
+    /// As of this revision.
+    pub revision: u64,
+    /// By VNI; one that nobody serves is not among them.
+    pub vnis: BTreeMap<u32, Vec<IpAddr>>,
+}
+
+/// What a host answers: its devices are so.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Switched {
+    /// As of this revision.
+    pub revision: u64,
 }
 
 impl Message {

@@ -88,6 +88,11 @@ impl Fleet {
         news
     }
 
+    /// How full a node is, if it has told.
+    pub fn usage(&self, name: &str) -> Option<&Usage> {
+        self.nodes.get(name).map(|known| &known.report.usage)
+    }
+
     /// Forgets a node that there is no more.
     pub fn forget(&mut self, is_there: impl Fn(&str) -> bool) {
         self.nodes.retain(|name, _| is_there(name));
