@@ -259,10 +259,8 @@ impl Assignment {
 fn units(region: &Region) -> Vec<Unit> {
     let model = region.model();
     let tenants: Vec<_> = model.by_name().tenants.values().filter(|t| !t.vpcs.is_empty()).collect();
-    let mut number: HashMap<&Name, u32> = HashMap::new();
     let mut vpcs: HashMap<&Name, u32> = HashMap::new();
     for (at, tenant) in tenants.iter().enumerate() {
-        number.insert(&tenant.name, at as u32);
         vpcs.extend(tenant.vpcs.iter().map(|vpc| (vpc, at as u32)));
     }
     // VPCs that nobody owns join others all the same: they have numbers behind the tenants'.
