@@ -14,8 +14,10 @@ mod describe;
 mod diff;
 mod get;
 mod history;
+mod host_agent;
 mod host_commands;
 mod listing;
+mod moving;
 mod node;
 mod region;
 mod replay;
@@ -153,6 +155,8 @@ enum Command {
     Describe(describe::Args),
     Watch(watch::Args),
     Resync(region::ResyncArgs),
+    Move(moving::MoveArgs),
+    Rebalance(moving::RebalanceArgs),
     Credential(credential::Args),
     Context(context::Args),
     History(history::Args),
@@ -163,6 +167,7 @@ enum Command {
     Replay(replay::Args),
     Schema(schema::Args),
     HostCommands(host_commands::Args),
+    HostAgent(host_agent::Args),
     Completion(completion::Args),
     Version(version::Args),
     #[command(hide = true)]
@@ -194,6 +199,8 @@ impl Program for Cli {
             Command::Describe(args) => describe::run(args, global),
             Command::Watch(args) => watch::run(args, global),
             Command::Resync(args) => region::resync(args, global),
+            Command::Move(args) => moving::run(args, global),
+            Command::Rebalance(args) => moving::rebalance(args, global),
             Command::Credential(args) => credential::run(args, global),
             Command::Context(args) => context::run(args, global),
             Command::History(args) => history::run(args, global),
@@ -204,6 +211,7 @@ impl Program for Cli {
             Command::Replay(args) => replay::run(args, global),
             Command::Schema(args) => schema::run(args, global),
             Command::HostCommands(args) => host_commands::run(args, global),
+            Command::HostAgent(args) => host_agent::run(args, global),
             Command::Completion(args) => completion::run::<Cli>(args),
             Command::Version(args) => version::run(args, global),
             Command::CliReference(args) => {

@@ -11,6 +11,7 @@ use crate::service::{now_ms, Caller, Controller};
 use crate::store::{Compare, Outcome};
 use crate::stream::StreamQuery;
 use crate::types::{Made, NewCredential};
+use crate::upstream::UpstreamQuery;
 use crate::watch::WatchQuery;
 use axum::body::{Body, Bytes};
 use axum::extract::{Extension, MatchedPath, Path, Query, Request, State};
@@ -23,7 +24,7 @@ use futures_util::stream::unfold;
 use model::{Access, Kind};
 use node::audit::{Event, Origin};
 use node::consent::{Authority, Consent};
-use node::distribution::Report;
+use node::distribution::{Report, Switched};
 use node::listing::Text;
 use node::service::Mode;
 use serde::{Deserialize, Serialize};
@@ -58,6 +59,20 @@ struct LatestQuery {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct RebalanceQuery {
+    within: Option<u16>,
+    #[serde(default)]
+    dry_run: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MoveBody {
+    cluster: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct NoQuery {}
 
 /// Runs what may take long, or lock, outside the event loop.
@@ -82,6 +97,12 @@ pub fn router(controller: Arc<Controller>) -> Router {
         .route("/v1/describe/{kind}/{name}", get(describe))
         .route("/v1/nodes", get(|State(c): Shared, _: Query<NoQuery>| answer(move || Ok(c.core().nodes()))))
         .route("/v1/nodes/{name}/resync", post(resync))
+        .route("/v1/tenants", get(|State(c): Shared, _: Query<NoQuery>| answer(move || Ok(c.tenants()))))
+        .route("/v1/clusters", get(|State(c): Shared, _: Query<NoQuery>| answer(move || Ok(c.clusters()))))
+        .route("/v1/tenants/{name}/move", post(move_tenant))
+        .route("/v1/tenants/{name}/abort", post(abort_move))
+        .route("/v1/rebalance", post(rebalance))
+        .route("/v1/upstream", get(upstream).post(switched))
         .route("/v1/events", get(events))
         .route("/v1/credentials", get(credentials).post(new_credential))
         .route("/v1/credentials/{id}", delete(revoke))
@@ -250,6 +271,61 @@ async fn resync(
     Path(name): Path<String>,
 ) -> Result<Response, Refusal> {
     Ok(answer(move || controller.resync(&caller, &name)).await?.into_response())
+}
+
+async fn move_tenant(
+    State(controller): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    body: Body,
+) -> Result<Response, Refusal> {
+    let to: MoveBody = body::json(body).await?;
+    Ok(answer(move || controller.move_tenant(&caller, &name, &to.cluster)).await?.into_response())
+}
+
+async fn abort_move(
+    State(controller): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Result<Response, Refusal> {
+    Ok(answer(move || controller.abort_move(&caller, &name)).await?.into_response())
+}
+
+async fn rebalance(
+    State(controller): Shared,
+    Extension(caller): Extension<Caller>,
+    Query(query): Query<RebalanceQuery>,
+) -> Result<Response, Refusal> {
+    let RebalanceQuery { within, dry_run } = query;
+    Ok(answer(move || controller.rebalance(&caller, within.unwrap_or(50), dry_run)).await?.into_response())
+}
+
+async fn upstream(
+    State(controller): Shared,
+    Extension(caller): Extension<Caller>,
+    Query(query): Query<UpstreamQuery>,
+) -> Result<Response, Refusal> {
+    let telling = blocking(move || crate::upstream::begin(&controller, &caller, &query)).await?;
+    let stream = unfold(telling, |telling| async move {
+        let (line, telling) = telling.next().await?;
+        Some((Ok::<_, Infallible>(Bytes::from(line)), telling))
+    });
+    Ok(lines(Body::from_stream(stream), None))
+}
+
+async fn switched(
+    State(controller): Shared,
+    Extension(caller): Extension<Caller>,
+    body: Body,
+) -> Result<Response, Refusal> {
+    let said: Switched = body::json(body).await?;
+    let work = move || {
+        if controller.core().hosts.switched(&caller.principal.role, said.revision) {
+            controller.wake();
+        }
+        Ok(said)
+    };
+    Ok(answer(work).await?.into_response())
 }
 
 async fn events(State(controller): Shared, Query(query): Query<LatestQuery>) -> Result<Response, Refusal> {

@@ -38,6 +38,8 @@ const WORLD: &str = "{apiVersion: tunny/v1, kind: Cluster, metadata: {name: a}, 
 {apiVersion: tunny/v1, kind: Role, metadata: {name: readOnly}, spec: {access: readOnly}}
 ---
 {apiVersion: tunny/v1, kind: Role, metadata: {name: node}, spec: {access: node, node: a1}}
+---
+{apiVersion: tunny/v1, kind: Role, metadata: {name: host}, spec: {access: host}}
 ";
 
 impl Api {
@@ -79,7 +81,7 @@ impl Api {
         let (status, kind) = (response.status(), response.headers().get("content-type").cloned());
         if !status.is_success() {
             assert_eq!(kind.unwrap(), "application/problem+json", "{method} {path}");
-        } else if path.starts_with("/v1/watch") || path.starts_with("/v1/stream") {
+        } else if path.starts_with("/v1/watch") || path.starts_with("/v1/stream") || path.starts_with("/v1/upstream") {
             // These have no end.
             return (status, Value::Null);
         }
@@ -101,6 +103,7 @@ async fn every_request_is_for_the_roles_of_the_table_and_no_others() {
         (Access::ReadOnly, "readOnly"),
         (Access::Tenant, "tenant"),
         (Access::Node, "node"),
+        (Access::Host, "host"),
     ];
     for request in REQUESTS {
         let path = request.path.replace("{kind}", "vpc").replace("{name}", "red").replace("{id}", "none");

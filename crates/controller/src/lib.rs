@@ -16,12 +16,16 @@ mod keys;
 mod listing;
 pub mod openapi;
 mod pki;
+pub mod placing;
+#[cfg(test)]
+mod placing_tests;
 mod refusal;
 mod server;
 mod service;
 pub mod store;
 mod stream;
 pub mod types;
+mod upstream;
 mod watch;
 
 pub use refusal::Refusal;

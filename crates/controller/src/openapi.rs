@@ -35,13 +35,14 @@ enum Answer {
     Nothing,
 }
 
-use Access::{Node, Operator, ReadOnly, Tenant};
+use Access::{Host, Node, Operator, ReadOnly, Tenant};
 
 const PEOPLE: &[Access] = &[Operator, ReadOnly, Tenant];
 const LOOKERS: &[Access] = &[Operator, ReadOnly];
 const OPERATORS: &[Access] = &[Operator];
 const NODES: &[Access] = &[Node];
-const EVERYBODY: &[Access] = &[Operator, ReadOnly, Tenant, Node];
+const HOSTS: &[Access] = &[Host];
+const EVERYBODY: &[Access] = &[Operator, ReadOnly, Tenant, Node, Host];
 const CHANGERS: &[Access] = &[Operator, Tenant];
 
 const OBJECTS: &[(&str, &str)] =
@@ -87,6 +88,22 @@ pub const REQUESTS: &[Request] = &[
     get("/v1/describe/{kind}/{name}", PEOPLE, "An object, when it changed last, and on which nodes it is installed."),
     get("/v1/nodes", LOOKERS, "How every node stands: intent, installed, verified."),
     post("/v1/nodes/{name}/resync", OPERATORS, "A node is sent everything anew: what was changed there by hand goes."),
+    get("/v1/tenants", LOOKERS, "Where every Tenant is served, and how far it is on its way."),
+    get("/v1/clusters", LOOKERS, "How full every cluster is."),
+    Request {
+        body: Body::Json(&[("cluster", "string")]),
+        ..post("/v1/tenants/{name}/move", OPERATORS, "A Tenant, and those that it is peered with, moves to another cluster.")
+    },
+    post("/v1/tenants/{name}/abort", OPERATORS, "A move goes back."),
+    Request {
+        query: &[("within", "integer"), ("dry_run", "boolean")],
+        ..post("/v1/rebalance", OPERATORS, "The moves that make water levels even; those of the first wave begin.")
+    },
+    Request { query: &[("vnis", "string")], answer: Answer::Lines, ..get("/v1/upstream", HOSTS, "What a host follows: the addresses that serve its VNIs.") },
+    Request {
+        body: Body::Json(&[("revision", "integer")]),
+        ..post("/v1/upstream", HOSTS, "A host sends as a revision has it.")
+    },
     Request { query: &[("limit", "integer")], ..get("/v1/events", LOOKERS, "Who changed what, or tried to, the oldest first.") },
     get("/v1/credentials", OPERATORS, "Tokens and certificates that count, without what they open with."),
     Request {
@@ -96,7 +113,7 @@ pub const REQUESTS: &[Request] = &[
     Request { method: "DELETE", ..get("/v1/credentials/{id}", OPERATORS, "A credential opens nothing any more.") },
     Request { query: STREAM, answer: Answer::Lines, ..get("/v1/stream", NODES, "What a node follows (docs/design/controller.md).") },
     Request {
-        body: Body::Json(&[("installed", "integer"), ("verified", "integer"), ("faults", "array"), ("errors", "array"), ("drift", "boolean"), ("version", "string")]),
+        body: Body::Json(&[("installed", "integer"), ("verified", "integer"), ("faults", "array"), ("errors", "array"), ("drift", "boolean"), ("version", "string"), ("usage", "object")]),
         answer: Answer::Nothing,
         ..post("/v1/report", NODES, "How a node stands.")
     },

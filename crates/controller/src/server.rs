@@ -47,6 +47,7 @@ pub fn run(file: &Path) -> Result<(), String> {
         let address = listener.local_addr().map_err(|e| e.to_string())?;
         node::daemon::notify("READY=1");
         tracing::info!("region {} at revision {}: listening on {address}", config.region, controller.status().revision);
+        tokio::spawn(controller.clone().keep_placing());
         tokio::select! {
             () = accept(listener, TlsAcceptor::from(Arc::new(tls)), crate::api::router(controller.clone())) => {}
             _ = term.recv() => {}

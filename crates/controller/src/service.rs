@@ -4,7 +4,10 @@
 
 use crate::config::Config;
 use crate::core::access::Principal;
+use crate::core::assign::Assignment;
 use crate::core::fleet::{Fleet, NodeView};
+use crate::core::hosts::Hosts;
+use crate::core::moving::Placement;
 use crate::core::region::{Proposal, Region, Unfit, Wish};
 use crate::keys;
 use crate::pki::Pki;
@@ -36,6 +39,10 @@ pub struct Core {
     pub region: Region,
     /// Its nodes.
     pub fleet: Fleet,
+    /// Its hosts.
+    pub hosts: Hosts,
+    /// Tenants that find no cluster, and why.
+    pub refused: BTreeMap<Name, String>,
     /// Nodes that are to be sent everything anew.
     pub resync: BTreeSet<Name>,
 }
@@ -100,6 +107,19 @@ fn load(store: &dyn Store) -> Result<(Documents, u64), String> {
     }
 }
 
+/// Where Tenants are, as the store has it.
+fn placed(store: &dyn Store) -> Result<BTreeMap<Name, Placement>, String> {
+    let from = keys::PLACED.as_bytes();
+    let page = store.range(from, &end_of(from), usize::MAX).map_err(|e| e.to_string())?;
+    let place = |e: crate::store::Entry| {
+        let tenant = std::str::from_utf8(e.key.get(keys::PLACED.len()..)?).ok()?;
+        let placement: Placement = serde_json::from_slice(&e.value).ok()?;
+        Some((Name::from(tenant), Placement { revision: e.changed, ..placement }))
+    };
+    let unreadable = || "the store holds a place of a Tenant that this version does not understand".to_string();
+    page.entries.into_iter().map(|e| place(e).ok_or_else(unreadable)).collect()
+}
+
 /// The text of a key that must be there.
 fn text_of(store: &dyn Store, key: &str) -> Result<String, String> {
     let entry = store.get(&[key.into()]).map_err(|e| e.to_string())?.pop().flatten();
@@ -125,13 +145,20 @@ impl Controller {
             let cluster = std::str::from_utf8(e.key.get(keys::LATEST.len()..)?).ok()?;
             Some((Name::from(cluster), e.changed))
         });
-        let region = Region::load(&docs, revision, &latest.collect::<BTreeMap<_, _>>());
+        let placed = placed(&*store)?;
+        let region = Region::load(&docs, revision, &latest.collect::<BTreeMap<_, _>>(), placed);
         let region = region.map_err(|e| {
             e.first().map_or(String::new(), |e| format!("what the store holds does not fit together: {e}"))
         })?;
         let audit = Audit::open(Some(folder), 0);
         audit.notes.iter().for_each(|note| tracing::warn!("{note}"));
-        let core = Mutex::new(Core { region, fleet: Fleet::default(), resync: BTreeSet::new() });
+        let core = Mutex::new(Core {
+            region,
+            fleet: Fleet::default(),
+            hosts: Hosts::default(),
+            refused: BTreeMap::new(),
+            resync: BTreeSet::new(),
+        });
         let (name, started, news) = (config.region.clone(), Instant::now(), watch::Sender::new(revision));
         Ok(Arc::new(Controller { core, store, audit, pki, name, id, started, news, doubts: AtomicU64::new(0) }))
     }
@@ -300,6 +327,10 @@ impl Controller {
             core.region.discard(proposal);
             return Err(wrong(e));
         }
+        if let Some(why) = core.finds_no_cluster(&proposal) {
+            core.region.discard(proposal);
+            return Err(Refusal::Wrong(vec![why]));
+        }
         let view = proposal.plan.view(core.region.model(), CHANGES_MAX);
         let mut report = ApplyReport {
             plan: view.to_json(),
@@ -360,6 +391,26 @@ impl Core {
     /// How every node stands.
     pub fn nodes(&self) -> Vec<NodeView> {
         self.region.model().by_name().nodes.keys().map(|name| self.view(name)).collect()
+    }
+
+    /// Why a Tenant of a change, which asks for a cluster, finds none.
+    fn finds_no_cluster(&self, proposal: &Proposal) -> Option<String> {
+        let new: Vec<&Name> = proposal
+            .pairs
+            .iter()
+            .filter_map(|(_, after)| match after {
+                Some(Object::Tenant(t)) if t.cluster.is_none() && self.region.placement(&t.name).is_none() => {
+                    Some(&t.name)
+                }
+                _ => None,
+            })
+            .collect();
+        if new.is_empty() {
+            return None;
+        }
+        let mut assignment = Assignment::of(&self.region, &self.fleet);
+        let refused = if assignment.is_known() { assignment.place().1 } else { Vec::new() };
+        refused.into_iter().find(|(tenant, _)| new.contains(&tenant)).map(|(_, why)| why)
     }
 
     /// How a node stands.
