@@ -6,7 +6,9 @@ use crate::config::Config;
 use crate::core::access::Principal;
 use crate::core::fleet::{Fleet, NodeView};
 use crate::core::region::{Proposal, Region, Unfit, Wish};
+use crate::core::samples::{Sample, Samples};
 use crate::keys;
+use crate::metrics::Metrics;
 use crate::pki::Pki;
 use crate::refusal::Refusal;
 use crate::store::{end_of, Compare, Outcome, Store, Write};
@@ -64,6 +66,8 @@ pub struct Controller {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) audit: Audit,
     pub(crate) pki: Pki,
+    pub(crate) metrics: Metrics,
+    samples: Mutex<Samples>,
     name: String,
     id: String,
     started: Instant,
@@ -133,7 +137,8 @@ impl Controller {
         audit.notes.iter().for_each(|note| tracing::warn!("{note}"));
         let core = Mutex::new(Core { region, fleet: Fleet::default(), resync: BTreeSet::new() });
         let (name, started, news) = (config.region.clone(), Instant::now(), watch::Sender::new(revision));
-        Ok(Arc::new(Controller { core, store, audit, pki, name, id, started, news, doubts: AtomicU64::new(0) }))
+        let (metrics, samples, doubts) = (Metrics::default(), Mutex::default(), AtomicU64::new(0));
+        Ok(Arc::new(Controller { core, store, audit, pki, metrics, samples, name, id, started, news, doubts }))
     }
 
     /// The region and its nodes; while they are held, changes wait.
@@ -141,9 +146,35 @@ impl Controller {
         self.core.lock()
     }
 
+    /// What the region is called.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// What names the region.
     pub fn id(&self) -> &str {
         &self.id
+    }
+
+    /// Notes the water levels as they are now.
+    pub fn sample(&self) {
+        let sample = self.core().sample(now_ms());
+        self.samples.lock().take(sample);
+        self.wake();
+    }
+
+    /// The last water levels.
+    pub fn last_sample(&self) -> Option<Sample> {
+        self.samples.lock().last().cloned()
+    }
+
+    /// Water levels of the last hour, or of the last day.
+    pub fn samples(&self, day: bool) -> Vec<Sample> {
+        let samples = self.samples.lock();
+        match day {
+            true => samples.day().cloned().collect(),
+            false => samples.hour().cloned().collect(),
+        }
     }
 
     /// Tells of news.
@@ -360,6 +391,15 @@ impl Core {
     /// How every node stands.
     pub fn nodes(&self) -> Vec<NodeView> {
         self.region.model().by_name().nodes.keys().map(|name| self.view(name)).collect()
+    }
+
+    /// The water levels of each cluster.
+    fn sample(&self, time_ms: u64) -> Sample {
+        let mut sample = Sample { time_ms, ..Sample::default() };
+        for name in self.region.model().by_name().clusters.keys() {
+            sample.clusters.insert(name.to_string(), self.region.levels(name));
+        }
+        sample
     }
 
     /// How a node stands.

@@ -420,7 +420,8 @@ mod tests {
                 line.set(word, before ^ 1 << bit);
                 let (seen, faults) = (entries(), faults(node));
                 for ((name, address, _), (seen, good)) in vms.iter().zip(seen.iter().zip(&good)) {
-                    let of_it = |f: &String| f.starts_with(name) && f.split([' ', ',', ':']).any(|word| word == *address);
+                    let of_it =
+                        |f: &String| f.starts_with(name) && f.split([' ', ',', ':']).any(|word| word == *address);
                     assert_eq!(seen != good, faults.iter().any(of_it), "{word}.{bit}: {seen:?} {faults:?}");
                 }
                 assert!(faults.iter().all(|f| vms.iter().any(|(name, ..)| f.starts_with(name))), "{faults:?}");

@@ -10,4 +10,6 @@ pub mod placement;
 pub mod region;
 #[cfg(test)]
 mod region_tests;
+pub mod samples;
 pub mod scope;
+pub mod search;

@@ -4,7 +4,9 @@
 
 use super::access::Principal;
 use super::feed::{Change, Feed, Gone};
+use super::samples::Levels;
 use super::scope::{moves, served, Scope, Served, OF_MACHINES};
+use super::search::Index;
 use model::{Access, ConfigError, Documents, Kind, Listings, Model, Name, Object, Pair, Plan, Snapshot, Wanted};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -59,6 +61,7 @@ pub struct Region {
     model: Model,
     revision: u64,
     listings: Listings,
+    index: Index,
     clusters: BTreeMap<Name, Cluster>,
 }
 
@@ -72,12 +75,18 @@ impl Region {
             (name, Cluster { scope, feed, came: BTreeMap::new() })
         });
         let clusters = clusters.collect();
-        Ok(Region { model, revision, listings: Listings::default(), clusters })
+        let index = Index::of(&model);
+        Ok(Region { model, revision, listings: Listings::default(), index, clusters })
     }
 
     /// What is configured.
     pub fn model(&self) -> &Model {
         &self.model
+    }
+
+    /// Names of its objects, for who searches.
+    pub fn index(&self) -> &Index {
+        &self.index
     }
 
     /// The revision of the last change.
@@ -190,6 +199,7 @@ impl Region {
                 }
             }
         }
+        self.index.follow(&self.model, &pairs);
         self.listings.note(plan, &self.model);
     }
 
@@ -206,6 +216,16 @@ impl Region {
     /// The cluster of a node.
     pub fn cluster_of(&self, node: &str) -> Option<Name> {
         self.model.by_name().nodes.get(node).map(|n| n.cluster.clone())
+    }
+
+    /// Shares of the region's limits that a cluster holds.
+    pub fn levels(&self, cluster: &str) -> Levels {
+        let limits = self.model.limits();
+        let Some(Cluster { scope, .. }) = self.clusters.get(cluster) else { return Levels::new() };
+        let share = |used: u64, limit: u32| used as f64 / f64::from(limit.max(1));
+        [("vpcs", share(scope.vpcs().len() as u64, limits.vpcs)), ("vms", share(scope.vms(), limits.vms))]
+            .map(|(table, level)| (table.to_string(), level))
+            .into()
     }
 
     /// The revision that the nodes of a cluster shall hold.
