@@ -80,13 +80,30 @@ fn nodes_text(nodes: &[NodeView]) -> String {
             n.intent.to_string(),
             n.installed.to_string(),
             n.verified.to_string(),
+            n.usage.fullest().map_or("".into(), |(name, share)| format!("{name} {:.1} %", share * 100.0)),
+            n.usage.packets.to_string(),
+            n.usage.bits.to_string(),
             n.version.clone(),
             n.address.clone(),
             seen,
             format!("{drift}{}", [&n.faults[..], &n.errors[..]].concat().join("; ")),
         ]
     };
-    let headers = ["node", "cluster", "state", "intent", "installed", "verified", "version", "address", "seen", "note"];
+    let headers = [
+        "node",
+        "cluster",
+        "state",
+        "intent",
+        "installed",
+        "verified",
+        "fullest",
+        "packets/s",
+        "bits/s",
+        "version",
+        "address",
+        "seen",
+        "note",
+    ];
     fitting(&headers, nodes.iter().map(row).collect())
 }
 

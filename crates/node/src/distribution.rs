@@ -2,6 +2,7 @@
 //! What the controller and a node say to each other: one answer without an end, a line a message or a document, and reports the other way
 //! (`docs/design/controller.md`).
 
+use crate::usage::Usage;
 use serde::{Deserialize, Serialize};
 
 /// Version of these messages. A node that speaks another one is refused.
@@ -68,6 +69,9 @@ pub struct Report {
     /// Its version.
     #[serde(default)]
     pub version: String,
+    /// How full it is, and what it does.
+    #[serde(default)]
+    pub usage: Usage,
 }
 
 impl Message {

@@ -5,6 +5,7 @@
 
 use model::Name;
 use node::distribution::Report;
+use node::usage::Usage;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -49,6 +50,8 @@ pub struct NodeView {
     pub seen_ms: u64,
     /// Why it refuses a change.
     pub errors: Vec<String>,
+    /// How full it is, and what it does a second.
+    pub usage: Usage,
 }
 
 /// The nodes.
@@ -78,7 +81,9 @@ impl Fleet {
     pub fn reported(&mut self, node: &Name, report: Report, now_ms: u64) -> bool {
         let known = self.nodes.entry(node.clone()).or_default();
         known.seen_ms = now_ms;
-        let news = known.report != report;
+        let usage = std::mem::take(&mut known.report.usage);
+        // Traffic is always another: nobody is woken for it.
+        let news = known.report != Report { usage: Usage::default(), ..report.clone() } || usage.levels.is_empty();
         known.report = report;
         news
     }
@@ -92,7 +97,7 @@ impl Fleet {
     pub fn view(&self, name: &str, cluster: &str, intent: u64, now_ms: u64) -> NodeView {
         let view = NodeView { name: name.into(), cluster: cluster.into(), intent, ..NodeView::default() };
         let Some(known) = self.nodes.get(name) else { return NodeView { state: "unknown".into(), ..view } };
-        let Report { installed, verified, faults, errors, drift, version } = known.report.clone();
+        let Report { installed, verified, faults, errors, drift, version, usage } = known.report.clone();
         let here = known.streams > 0 && now_ms.saturating_sub(known.seen_ms) < SILENCE_MS;
         let state = match () {
             () if !here => "away",
@@ -102,13 +107,26 @@ impl Fleet {
             () => "current",
         };
         let (address, seen_ms) = (known.address.clone(), known.seen_ms);
-        NodeView { state: state.into(), installed, verified, faults, drift, address, version, seen_ms, errors, ..view }
+        NodeView {
+            state: state.into(),
+            installed,
+            verified,
+            faults,
+            drift,
+            address,
+            version,
+            seen_ms,
+            errors,
+            usage,
+            ..view
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use node::usage::Filled;
 
     #[test]
     fn a_node_is_current_behind_refused_or_away() {
@@ -123,7 +141,11 @@ mod tests {
             ..Report::default()
         };
         assert!(fleet.reported(&name, report(7, &[]), 2000));
-        assert!(!fleet.reported(&name, report(7, &[]), 2000));
+        let usage = Usage { levels: vec![Filled::default()], ..Usage::default() };
+        assert!(fleet.reported(&name, Report { usage: usage.clone(), ..report(7, &[]) }, 2000));
+        let busy = Usage { packets: 7, ..usage };
+        assert!(!fleet.reported(&name, Report { usage: busy.clone(), ..report(7, &[]) }, 2000));
+        assert_eq!(fleet.view("n", "c", 7, 2000).usage, busy);
         assert_eq!([2000, 2000 + SILENCE_MS].map(|now| state(&fleet, now)), ["current", "away"]);
         let damaged = Report { faults: vec!["Vm x".into()], ..report(7, &[]) };
         fleet.reported(&name, damaged, 2500);
