@@ -32,12 +32,17 @@ impl Drop for Daemon {
     }
 }
 
+const GATEWAY: &str = "apiVersion: tunny/v1
+kind: Gateway
+metadata: {name: gateway}
+spec: {vtep: {ipv4: 198.51.100.9}, limits: {vpcs: 20, routes: 64, vms: 400, ncs: 12}}
+";
+
 /// Two clusters of two nodes, a dozen tenants.
 fn region() -> String {
     let mut lines = vec![
         "kind: Cluster, metadata: {name: north}, spec: {addresses: [198.51.100.1]}".to_string(),
         "kind: Cluster, metadata: {name: south}, spec: {addresses: [198.51.100.2]}".into(),
-        "kind: Region, metadata: {name: alpine}, spec: {limits: {vms: 600, vpcs: 40}}".into(),
         "kind: Role, metadata: {name: reader}, spec: {access: readOnly}".into(),
         "kind: Role, metadata: {name: payments}, spec: {access: tenant, tenant: payments}".into(),
     ];
@@ -94,13 +99,26 @@ fn the_dashboard_works_in_a_browser() {
         ["--server", &url, "--ca", "region/ca.crt", "--cert", "region/operator.crt", "--key", "region/operator.key"];
     let operator = |words: &[&str], input: &str| run(&[&server[..], words].concat(), input);
     operator(&["apply", "-", "--yes"], &region());
+    // With limits that are small, levels are to be seen.
+    std::fs::write(dir.path().join("gateway.yaml"), GATEWAY).unwrap();
     let mut nodes = Vec::new();
     for name in ["north-1", "north-2", "south-1", "south-2"] {
         operator(&["credential", "create", name, "--certificate"], "");
         let (socket, state) = (format!("{name}.sock"), format!("{name}.state"));
         let (cert, key) = (format!("{name}.crt"), format!("{name}.key"));
-        let own =
-            ["node", "--instance", name, "--engine", "none", "--no-config", "--socket", &socket, "--state", &state];
+        let own = [
+            "node",
+            "--instance",
+            name,
+            "--engine",
+            "none",
+            "--config",
+            "gateway.yaml",
+            "--socket",
+            &socket,
+            "--state",
+            &state,
+        ];
         let controller = ["--controller", &url, "--ca", "region/ca.crt", "--cert", &cert, "--key", &key];
         nodes.push(Daemon::start(dir.path(), &[&own[..], &controller[..]].concat()));
     }

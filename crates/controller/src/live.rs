@@ -109,8 +109,8 @@ impl Live {
         let mut line = LiveLine { revision: status.revision, objects: status.objects, ..LiveLine::default() };
         let news = (line.revision, &line.objects) != (self.told.revision, &self.told.objects);
         self.told = line.clone();
-        let now: BTreeMap<String, NodeView> =
-            self.controller.core().nodes().into_iter().map(|n| (n.name.clone(), n)).collect();
+        let nodes = self.controller.core().overviews();
+        let now: BTreeMap<String, NodeView> = nodes.into_iter().map(|n| (n.name.clone(), n)).collect();
         line.gone = self.nodes.keys().filter(|name| !now.contains_key(*name)).cloned().collect();
         line.nodes = now.values().filter(|n| self.nodes.get(&n.name) != Some(n)).cloned().collect();
         self.nodes = now;

@@ -76,7 +76,7 @@ impl Metrics {
             self.requests.clone(),
         );
         let status = controller.status();
-        let nodes = controller.core().nodes();
+        let nodes = controller.core().overviews();
         registry.register_collector(Box::new(Scrape { status, nodes, levels: controller.last_sample() }));
         let mut text = String::new();
         let written = prometheus_client::encoding::text::encode(&mut text, &registry);

@@ -59,7 +59,7 @@ async fn objects_are_found_by_what_people_know_of_them() {
     let api = api().await;
     for (word, expected) in [
         ("red-web1", &["Vm red-web1"][..]),
-        ("web", &["Vm red-web1", "Vm red-web2", "Vm green-web"]),
+        ("web", &["Vm green-web", "Vm red-web1", "Vm red-web2"]),
         ("1003", &["Vpc green"]),
         ("10.1.0.1", &["Vm green-web", "Vm red-web1"]),
         ("10.1.0", &["Vm green-web", "Vm green/10.1.0.9", "Vm red-web1", "Vm red-web2"]),
@@ -171,12 +171,19 @@ async fn events_around_a_time_and_levels_and_reasons() {
     assert_eq!(one[0]["time_ms"], last);
     let (_, far) = api.send("GET", &format!("/v1/events?around={}", last - 301_000), Some("readOnly"), "").await;
     assert_eq!(count(&far), 0);
+    let levels = json!([{"name": "vms", "used": 30, "limit": 100}, {"name": "flow-cache", "used": 9, "limit": 9}]);
+    let report = json!({"installed": 1, "usage": {"engine": "user", "levels": levels}}).to_string();
+    api.controller.core().fleet.came(&"a1".into(), "192.0.2.1:5", crate::service::now_ms());
+    assert_eq!(api.send("POST", "/v1/report", Some("node"), &report).await.0, StatusCode::NO_CONTENT);
     for _ in 0..3 {
         api.controller.sample();
     }
     let (_, levels) = api.send("GET", "/v1/levels", Some("readOnly"), "").await;
     assert_eq!(count(&levels["samples"]), 3);
-    assert!(levels["closed"].as_f64() < levels["full"].as_f64() && levels["samples"][0]["clusters"]["a"].is_object());
+    assert!(
+        levels["closed"].as_f64() < levels["full"].as_f64()
+            && levels["samples"][0]["clusters"] == json!({"a": {"vms": 0.3}})
+    );
     let (_, reasons) = api.send("GET", "/v1/reasons", Some("tenant"), "").await;
     assert_eq!(count(&reasons), abi::DropReason::ALL.len());
     assert!(reasons.to_string().contains("route_none"));

@@ -7,8 +7,9 @@ use crate::core::search::{Index, KINDS};
 use crate::refusal::Refusal;
 use crate::service::{absent, Core};
 use model::{Access, Kind, Model, Name, Object, Vm};
+use node::usage::Usage;
 use serde::{Deserialize, Serialize};
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Results of a kind, if nothing else is asked for, and at most.
@@ -80,6 +81,8 @@ pub struct VpcSize {
     pub vms: u64,
     /// Its routes.
     pub routes: u64,
+    /// Bits a second that nodes take in for it, as far as they tell.
+    pub bits: u64,
 }
 
 /// `GET /v1/tenants/NAME`.
@@ -96,6 +99,10 @@ pub struct TenantView {
     pub vms: u64,
     /// Routes in them.
     pub routes: u64,
+    /// Bits a second that nodes take in for them, as far as they tell.
+    pub bits: u64,
+    /// Drops a second, by reason.
+    pub drops: BTreeMap<String, u64>,
     /// The VPCs, the first thousand of them.
     pub listed: Vec<VpcSize>,
 }
@@ -107,12 +114,19 @@ pub fn tenant(core: &Core, who: &Principal, name: &str) -> Result<TenantView, Re
     let Some(Object::Tenant(tenant)) = found else { return Err(absent(Kind::Tenant, name)) };
     let cluster = tenant.cluster.as_deref().unwrap_or("").to_string();
     let mut view = TenantView { name: name.into(), cluster, vpcs: tenant.vpcs.len() as u64, ..TenantView::default() };
+    let here = model.by_name().nodes.values().filter(|n| Some(&n.cluster) == tenant.cluster.as_ref());
+    let nodes: Vec<&Usage> = here.filter_map(|n| core.fleet.usage(&n.name)).collect();
     for vpc in &tenant.vpcs {
         let (vms, routes) = model.sizes(vpc).unwrap_or_default();
+        let bits = nodes.iter().filter_map(|usage| usage.vpcs.get(&**vpc)).sum();
         view.vms += vms;
         view.routes += routes;
+        view.bits += bits;
+        for (reason, n) in nodes.iter().filter_map(|usage| usage.vpc_drops.get(&**vpc)).flatten() {
+            *view.drops.entry(reason.clone()).or_default() += n;
+        }
         if let Some(seen) = model.vpc_of_name(vpc).filter(|_| view.listed.len() < VPCS_TOLD) {
-            view.listed.push(VpcSize { name: vpc.to_string(), vni: seen.spec().vni.0, vms, routes });
+            view.listed.push(VpcSize { name: vpc.to_string(), vni: seen.spec().vni.0, vms, routes, bits });
         }
     }
     Ok(view)
@@ -184,10 +198,9 @@ impl Seek<'_> {
     fn between(&mut self, first: IpAddr, last: IpAddr) {
         let model = self.model;
         if self.who.access == Access::Tenant {
-            for vpc in self.own_vpcs() {
-                self.take_all(&mut model.vms_between(Some(&vpc), first, last).map(Object::Vm));
-            }
-            return;
+            let vpcs = self.own_vpcs();
+            let found = vpcs.iter().flat_map(|vpc| model.vms_between(Some(vpc), first, last));
+            return self.take_all(&mut found.map(Object::Vm));
         }
         if first == last {
             self.take_all(&mut model.nc_with(first).map(Object::Nc).into_iter());

@@ -160,7 +160,6 @@ impl Controller {
     pub fn sample(&self) {
         let sample = self.core().sample(now_ms());
         self.samples.lock().take(sample);
-        self.wake();
     }
 
     /// The last water levels.
@@ -204,7 +203,7 @@ impl Controller {
         let counts = core.region.model().counts();
         let objects = Kind::ALL.into_iter().map(|k| (k.name().to_string(), counts.of(k)));
         let mut nodes = BTreeMap::new();
-        for view in core.nodes() {
+        for view in core.overviews() {
             *nodes.entry(view.state).or_default() += 1;
         }
         Status {
@@ -393,11 +392,19 @@ impl Core {
         self.region.model().by_name().nodes.keys().map(|name| self.view(name)).collect()
     }
 
-    /// The water levels of each cluster.
+    /// How every node stands, without what it says of single VPCs.
+    pub fn overviews(&self) -> Vec<NodeView> {
+        let now = now_ms();
+        let nodes = self.region.model().by_name().nodes.values();
+        nodes.map(|n| self.fleet.overview(&n.name, &n.cluster, self.region.intent(&n.cluster), now)).collect()
+    }
+
+    /// The water levels of each cluster, as its nodes that are here tell them.
     fn sample(&self, time_ms: u64) -> Sample {
         let mut sample = Sample { time_ms, ..Sample::default() };
-        for name in self.region.model().by_name().clusters.keys() {
-            sample.clusters.insert(name.to_string(), self.region.levels(name));
+        for node in self.overviews().into_iter().filter(|n| !["away", "unknown"].contains(&n.state.as_str())) {
+            let shares = node.usage.shares().map(|(table, share)| (table.to_string(), share)).collect();
+            sample.merge(&Sample { time_ms, clusters: [(node.cluster, shares)].into() });
         }
         sample
     }

@@ -7,7 +7,8 @@ let token = sessionStorage.getItem(KEY) ?? "";
 /** Why a request was refused: the sentences of its problem document. */
 export class Refused extends Error {
   constructor(status, errors) {
-    super(errors.join(" "));
+    const text = errors.join(" ");
+    super(text.charAt(0).toUpperCase() + text.slice(1));
     this.status = status;
   }
 }

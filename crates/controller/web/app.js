@@ -100,7 +100,7 @@ function start() {
   const { signal } = streams;
   if (looks()) {
     // Each stream begins with all that there is.
-    keep(() => { state.events = []; return "/v1/live"; }, live, signal);
+    keep(() => { state.events = []; state.nodes = new Map(); return "/v1/live"; }, live, signal);
     get("/v1/levels", signal).then((levels) => { state.levels = levels; state.samples = levels.samples; refresh(); }).catch(() => {});
   } else {
     keep(() => "/v1/watch", () => { state.changes += 1; refresh(); }, signal);

@@ -44,6 +44,13 @@ export function percent(share) {
   return p === 0 ? "0 %" : p < 0.1 ? "< 0.1 %" : `${p.toFixed(p < 10 ? 1 : 0)} %`;
 }
 
+/** Tables by the words that people use. */
+const TABLES = { vms: "VMs", routes: "Routes", tenants: "VPCs", ncs: "NCs", memory_lines: "Memory", addresses: "Addresses", drop_counters: "Drop counters", sessions: "Sessions", states: "States", nexthops: "Next hops" };
+export const tableName = (name) => TABLES[name] ?? name;
+
+/** Who did something: a Role of the name of its access need not say both. */
+export const who = (user) => (user ?? "").replace(/^(\S+) \(\1\)$/, "$1");
+
 /** A time of day, UTC, with the date if it is not today. */
 export function time(ms) {
   const text = new Date(ms).toISOString();

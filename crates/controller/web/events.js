@@ -2,7 +2,7 @@
 // Who changed what, or tried to; and what else happened around a time.
 
 import { get } from "./api.js";
-import { badge, card, empty, h, head, later, number, put, table, time } from "./dom.js";
+import { badge, card, empty, h, head, later, number, put, table, time, who } from "./dom.js";
 
 export const title = "Events";
 
@@ -19,7 +19,7 @@ export function show(main, state, at) {
   const when = h("input", { id: "around", type: "datetime-local", step: 1, value: around ? local(around) : "", onchange: () => turn() });
   const within = h("select", { id: "within", onchange: () => turn() }, [[60, "1 minute"], [300, "5 minutes"], [3600, "1 hour"], [86400, "1 day"]].map(([s, words]) => h("option", { value: s, selected: String(s) === (at.query.get("within") ?? "300") }, words)));
   const place = h("div", { class: "card" }), sum = h("span", {});
-  put(main, head("Events and audit", sum), h("div", { class: "filters" }, h("label", { class: "wide" }, "Filter", text), h("label", {}, "Outcome", outcome), h("label", {}, "Around, UTC", when), h("label", {}, "Within", within), h("button", { onclick: () => state.go(["events"]) }, "Clear")), place);
+  put(main, head("Events and audit", sum), h("div", { class: "filters" }, h("label", { class: "wide" }, "Filter", text), h("label", {}, "Outcome", outcome), h("label", {}, "Within", within), h("label", { class: "wide" }, "Around, UTC", when), h("button", { onclick: () => state.go(["events"]) }, "Clear")), place);
   const turn = () => {
     const ms = when.value ? Date.parse(`${when.value}Z`) : 0;
     const query = Object.entries({ around: ms || "", within: within.value, q: text.value, outcome: outcome.value }).filter(([, v]) => v);
@@ -38,8 +38,8 @@ export function show(main, state, at) {
     put(place, shown.length ? table([
       ["Time", (e) => h("a", { class: "nowrap", href: `#/events?around=${e.time_ms}`, title: "what happened around then" }, time(e.time_ms))],
       ["What", (e) => e.what, "lead"], ["Outcome", (e) => badge(e.outcome)], ["Revision", (e) => number(e.generation), "num"],
-      ["By", (e) => [e.user, h("div", { class: "muted small mono" }, e.from)]],
-      ["Changes", (e) => changes(e)], ["Note", (e) => e.note ?? ""]], shown, "Events") : empty("Nothing like this has happened."));
+      ["By", (e) => h("div", {}, h("span", { class: "nowrap" }, who(e.user)), h("div", { class: "muted small mono" }, e.from))],
+      ["Changes", (e) => changes(e)], ["Note", (e) => e.note ?? "", "free"]], shown, "Events") : empty("Nothing like this has happened."));
   }
   draw();
   load().catch((e) => state.tell(e.message));

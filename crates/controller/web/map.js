@@ -2,7 +2,7 @@
 // The region at a glance: its clusters, the nodes in them and how they stand.
 
 import { get, list } from "./api.js";
-import { ago, badge, card, empty, h, head, number, percent, put, short, table, three, tiles, time } from "./dom.js";
+import { ago, badge, card, empty, h, head, number, percent, put, short, table, tableName, three, tiles, time, who } from "./dom.js";
 
 export const title = "Map";
 
@@ -11,11 +11,11 @@ const ORDER = ["damaged", "refused", "away", "behind", "unknown", "current"];
 /** The worst first. */
 export const byState = (a, b) => ORDER.indexOf(a.state) - ORDER.indexOf(b.state) || a.name.localeCompare(b.name, "en", { numeric: true });
 
-/** What a node sends on, where it says so. */
+/** What a node takes in, while it is here. */
 export function traffic(node) {
-  const t = node.traffic;
-  if (!t) return undefined;
-  return `${short(t.packetsPerSecond ?? 0, "pps")} · ${short(t.bitsPerSecond ?? 0, "bit/s")}`;
+  const { engine, packets, bits } = node.usage ?? {};
+  if (!engine || ["away", "unknown"].includes(node.state)) return undefined;
+  return `${short(packets, "packets/s")} · ${short(bits, "bit/s")}`;
 }
 
 function gauge(name, level, limits) {
@@ -23,7 +23,7 @@ function gauge(name, level, limits) {
   const fill = h("span", { class: `fill ${tone}` });
   fill.style.width = `${Math.min(100, level * 100)}%`;
   const tick = (at) => { const t = h("span", { class: "tick" }); t.style.left = `${at * 100}%`; return t; };
-  return h("div", { class: "gauge" }, h("span", {}, name), h("span", { class: "track", role: "img", "aria-label": `${name} ${percent(level)} of the limit` }, fill, tick(limits.closed), tick(limits.full)), h("span", { class: "value" }, percent(level)));
+  return h("div", { class: "gauge" }, h("span", {}, tableName(name)), h("span", { class: "track", role: "img", "aria-label": `${tableName(name)} ${percent(level)} of the limit` }, fill, tick(limits.closed), tick(limits.full)), h("span", { class: "value" }, percent(level)));
 }
 
 function node(n) {
@@ -58,14 +58,13 @@ export function show(main, state) {
     const o = state.objects;
     const recent = state.events.slice(-6).reverse();
     put(main,
-      head("Region", `${state.me.region}, as it is now`),
+      head("Region", `${state.me.region}, as it is now`, h("p", { class: "legend" }, h("span", {}, h("span", { class: "three", "aria-hidden": "true" }, h("i", { class: "first" }), h("i", { class: "on" }), h("i", { class: "on" })), "intent, installed, verified"), h("span", {}, "ticks: closed to new tenants, full"))),
       tiles([["Nodes current", number(current), `of ${number(nodes.length)}`], bad > 0 && ["Need a look", number(bad)], ["Tenants", number(o.Tenant)], ["VPCs", number(o.Vpc)], ["VMs", number(o.Vm)], ["Routes", number(o.Route)], ["Revision", number(state.revision)]]),
-      h("p", { class: "legend" }, h("span", {}, h("span", { class: "three" }, h("i", { class: "first" }), h("i", { class: "on" }), h("i", { class: "on" })), "intent, installed, verified: the bars of a node"), h("span", {}, "ticks on a level: closed to new tenants, full")),
-      clusters.length ? h("div", { class: "cards" }, clusters.map(cluster)) : h("div", { class: "card" }, empty("There is no cluster yet. ", h("code", {}, "tunny apply"), " a Cluster and its Nodes, and they are here.")),
+      clusters.length ? h("div", { class: "cards few" }, clusters.map(cluster)) : h("div", { class: "card" }, empty("There is no cluster yet. ", h("code", {}, "tunny apply"), " a Cluster and its Nodes, and they are here.")),
       recent.length > 0 && card("Lately", h("a", { href: "#/events" }, "All events"), table([
         ["Time", (e) => h("a", { class: "nowrap", href: `#/events?around=${e.time_ms}`, title: "what happened around then" }, time(e.time_ms))],
-        ["What", (e) => e.what, "lead"], ["Outcome", (e) => badge(e.outcome)], ["By", (e) => e.user],
-        ["Note", (e) => e.note ?? "", "muted"]], recent, "Latest events")));
+        ["What", (e) => e.what, "lead"], ["Outcome", (e) => badge(e.outcome)], ["By", (e) => who(e.user), "nowrap"],
+        ["Note", (e) => e.note ?? "", "muted free"]], recent, "Latest events")));
   }
   draw();
   load().catch((e) => state.tell(e.message));

@@ -2,7 +2,7 @@
 // Tenants, VPCs and VMs: found by the controller among millions, and what is known of each.
 
 import { esc, get, list } from "./api.js";
-import { badge, card, empty, h, head, later, number, put, table, three, tiles, trouble } from "./dom.js";
+import { badge, card, empty, h, head, later, number, put, short, table, three, tiles, trouble } from "./dom.js";
 
 export const title = "Tenants";
 export const forTenants = true;
@@ -67,8 +67,8 @@ function search(main, state, at) {
 function results(objects) {
   const name = (o) => [h("span", { class: "kind" }, o.kind), h("a", { href: page(o) }, o.name)];
   return table([
-    ["Name", name, "lead"], ["VPC", (o) => o.kind === "Vpc" ? "" : o.vpc ?? ""], ["VNI", (o) => o.vni ?? "", "num"],
-    ["Addresses", (o) => (o.addresses ?? []).join(", "), "mono"], ["On", (o) => o.nc ?? ""],
+    ["Name", name, "lead"], ["VPC", (o) => o.kind === "Vpc" ? "" : o.vpc ?? ""], ["VNI", (o) => o.vni ?? "", "num extra"],
+    ["Addresses", (o) => (o.addresses ?? []).join(", "), "mono"], ["On", (o) => o.nc ?? "", "extra"],
     ["Tenant", (o) => o.tenant && o.kind !== "Tenant" ? h("a", { href: `#/tenants/${esc(o.tenant)}` }, o.tenant) : ""], ["Cluster", (o) => o.cluster ?? ""]], objects, "Found");
 }
 
@@ -84,8 +84,8 @@ export function dropped(state, drops) {
   const rows = Object.entries(drops ?? {}).filter(([, n]) => n > 0).sort(([, a], [, b]) => b - a);
   if (!rows.length) return undefined;
   const why = (name) => state.reasons?.get(name) ?? {};
-  return card("Dropped", "packets by reason", table([
-    ["Reason", ([r]) => h("code", {}, r), "lead"], ["Packets", ([, n]) => number(n), "num"], ["What happened", ([r]) => why(r).meaning ?? ""], ["What to do", ([r]) => why(r).advice ?? ""]], rows, "Drops"));
+  return card("Dropped", "packets a second, by reason", table([
+    ["Reason", ([r]) => h("code", {}, r), "lead"], ["A second", ([, n]) => number(n), "num"], ["What happened", ([r]) => why(r).meaning ?? ""], ["What to do", ([r]) => why(r).advice ?? ""]], rows, "Drops"));
 }
 
 function tenant(main, state, name) {
@@ -99,11 +99,10 @@ function tenant(main, state, name) {
       put(main,
         h("p", { class: "crumb" }, h("a", { href: "#/tenants" }, "Tenants")),
         head(t.name, t.cluster ? `served by cluster ${t.cluster}` : "no cluster serves it"),
-        tiles([["VPCs", number(t.vpcs)], ["VMs", number(t.vms)], ["Routes", number(t.routes)], ["Entries", number(t.vms + t.routes)]]),
+        tiles([["VPCs", number(t.vpcs)], ["VMs", number(t.vms)], ["Routes", number(t.routes)], ["Entries", number(t.vms + t.routes)], ["Traffic", short(t.bits, "bit/s")]]),
         dropped(state, t.drops),
         card("VPCs", more, t.listed.length ? table([
-          ["VPC", (v) => h("a", { href: `#/tenants/vpc/${esc(v.name)}` }, v.name), "lead"], ["VNI", (v) => v.vni, "num"], ["VMs", (v) => number(v.vms), "num"], ["Routes", (v) => number(v.routes), "num"],
-          ["", (v) => h("a", { href: `#/tenants/vpc/${esc(v.name)}` }, "VMs and routes")]], t.listed.slice(0, 200), "VPCs") : empty("It owns no VPC.")),
+          ["VPC", (v) => h("a", { href: `#/tenants/vpc/${esc(v.name)}` }, v.name), "lead"], ["VNI", (v) => v.vni, "num"], ["VMs", (v) => number(v.vms), "num"], ["Routes", (v) => number(v.routes), "num"], ["Traffic", (v) => short(v.bits, "bit/s"), "num"]], t.listed.slice(0, 200), "VPCs") : empty("It owns no VPC.")),
         first && holders(first.nodes));
     } catch (error) {
       if (!closed) put(main, head(name), trouble(error));
@@ -119,7 +118,7 @@ function members(vms, routes) {
   const name = (vm) => vm.metadata?.name ?? `${vm.spec.vpc}/${vm.spec.addresses[0]}`;
   return [
     card("VMs", sum(vms), vms.length ? table([
-      ["VM", (v) => h("a", { href: `#/tenants/vm/${esc(name(v))}` }, name(v)), "lead"], ["Addresses", (v) => v.spec.addresses.join(", "), "mono"], ["MAC", (v) => v.spec.mac, "mono"], ["On", (v) => v.spec.nc]], vms, "VMs") : empty("It has no VM.")),
+      ["VM", (v) => h("a", { href: `#/tenants/vm/${esc(name(v))}` }, name(v)), "lead"], ["Addresses", (v) => v.spec.addresses.join(", "), "mono"], ["MAC", (v) => v.spec.mac, "mono extra"], ["On", (v) => v.spec.nc]], vms, "VMs") : empty("It has no VM.")),
     card("Routes", sum(routes), routes.length ? table([
       ["Prefix", (r) => h("span", { class: "mono" }, r.spec.prefix), "lead"], ["Scope", (r) => r.spec.scope], ["Peer", (r) => r.spec.peer ?? ""]], routes, "Routes") : empty("It has no route.")),
   ];

@@ -20,7 +20,7 @@ export function show(main, state, at) {
   const protocol = h("select", { id: "protocol" }, ["tcp", "udp", "icmp"].map((p) => h("option", { selected: p === q.get("protocol") }, p)));
   const port = h("input", { id: "port", type: "number", min: 1, max: 65535, value: q.get("port") ?? 80 });
   const go = h("button", { class: "main", type: "submit" }, "Trace");
-  const place = h("div", {});
+  const place = h("div", { class: "stack" });
   const form = h("form", { class: "form", onsubmit: (event) => { event.preventDefault(); run(); } }, h("label", { class: "wide" }, "From", from), h("label", { class: "wide" }, "To", to), h("label", {}, "Protocol", protocol), h("label", {}, "Port", port), go);
   put(main, head("Trace", "Which way a packet would take, stage by stage"), form, suggestions, place);
   put(place, h("div", { class: "card" }, empty("Name who sends and to whom.")));
@@ -29,7 +29,7 @@ export function show(main, state, at) {
     history.replaceState(null, "", `#/trace?${new URLSearchParams(asked)}`);
     go.disabled = true;
     try {
-      draw(place, await post("/v1/trace", asked), asked);
+      draw(place, await post("/v1/trace", asked), asked, state);
     } catch (error) {
       put(place, trouble(error));
     }
@@ -40,7 +40,7 @@ export function show(main, state, at) {
   return {};
 }
 
-function draw(place, t, asked) {
+function draw(place, t, asked, state) {
   const arrow = () => h("div", { class: "arrow", "aria-hidden": "true" }, "→");
   const hop = (name, where, kind) => h("div", { class: `hop ${kind ?? ""}` }, h("b", {}, name), h("span", { class: "muted small" }, where));
   const arrives = t.verdict === "forward", lost = t.verdict === "drop" || !t.cluster;
@@ -59,7 +59,7 @@ function draw(place, t, asked) {
   });
   put(place, 
     h("div", { class: "card" }, h("div", { class: "body" }, h("div", { class: "path", "aria-label": "Path" }, hops.flatMap((x, i) => i ? [arrow(), x] : [x])))),
-    h("div", { class: `note ${lost ? "bad" : "ok"}`, id: "verdict" }, verdict, h("strong", {}, t.verdict), t.reason && [" · ", h("code", {}, t.reason)], t.advice && h("div", {}, t.advice)),
+    h("div", { class: `note ${lost ? "bad" : "ok"}`, id: "verdict" }, verdict, h("strong", {}, t.verdict), t.reason && [" · ", h("code", {}, t.reason)], t.reason && h("div", {}, state.reasons?.get(t.reason)?.meaning), t.advice && h("div", {}, "What to do: ", t.advice)),
     card("Stages", `${asked.protocol} over ${t.basis} at revision ${number(t.revision)}`, h("ol", { class: "steps" }, steps)),
     t.changed.length > 0 && card("What the gateway changes", undefined, table([["Field", (c) => c.field, "lead"], ["Before", (c) => c.before || "(none)", "mono"], ["After", (c) => c.after || "(none)", "mono"]], t.changed, "Changed fields")),
     h("p", { class: "muted small" }, "The controller runs the gateway's own stages over the tables that its intent asks for, with a made-up underlay. What a node has in fact: ", h("code", {}, "tunny trace"), " on its machine."));

@@ -4,7 +4,6 @@
 
 use super::access::Principal;
 use super::feed::{Change, Feed, Gone};
-use super::samples::Levels;
 use super::scope::{moves, served, Scope, Served, OF_MACHINES};
 use super::search::Index;
 use model::{Access, ConfigError, Documents, Kind, Listings, Model, Name, Object, Pair, Plan, Snapshot, Wanted};
@@ -216,16 +215,6 @@ impl Region {
     /// The cluster of a node.
     pub fn cluster_of(&self, node: &str) -> Option<Name> {
         self.model.by_name().nodes.get(node).map(|n| n.cluster.clone())
-    }
-
-    /// Shares of the region's limits that a cluster holds.
-    pub fn levels(&self, cluster: &str) -> Levels {
-        let limits = self.model.limits();
-        let Some(Cluster { scope, .. }) = self.clusters.get(cluster) else { return Levels::new() };
-        let share = |used: u64, limit: u32| used as f64 / f64::from(limit.max(1));
-        [("vpcs", share(scope.vpcs().len() as u64, limits.vpcs)), ("vms", share(scope.vms(), limits.vms))]
-            .map(|(table, level)| (table.to_string(), level))
-            .into()
     }
 
     /// The revision that the nodes of a cluster shall hold.

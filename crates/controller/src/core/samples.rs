@@ -28,7 +28,7 @@ pub struct Sample {
 
 impl Sample {
     /// Takes in another one: the higher level counts.
-    fn merge(&mut self, other: &Sample) {
+    pub fn merge(&mut self, other: &Sample) {
         for (cluster, levels) in &other.clusters {
             let mine = self.clusters.entry(cluster.clone()).or_default();
             for (table, level) in levels {

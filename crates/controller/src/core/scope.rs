@@ -118,11 +118,6 @@ impl Scope {
         &self.vpcs
     }
 
-    /// How many VMs it holds.
-    pub fn vms(&self) -> u64 {
-        self.uses.values().map(|n| u64::from(*n)).sum()
-    }
-
     /// Whether an object of a VPC, or a VPC, is held.
     pub fn holds(&self, object: &Object) -> bool {
         holds(&self.vpcs, object)

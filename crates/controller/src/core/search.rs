@@ -131,7 +131,7 @@ impl Index {
     ) -> impl Iterator<Item = Object> + 'i {
         let mut told = HashSet::new();
         let exact = model.get(kind, word).into_iter();
-        let others = self.names.get(&kind).filter(|_| !word.is_empty()).into_iter();
+        let others = self.names.get(&kind).filter(|_| !word.is_empty() && !word.contains('\n')).into_iter();
         let others = others.flat_map(move |names| names.containing(word)).take(most);
         let others = others.filter(move |name| *name != word && told.insert(*name));
         exact.chain(others.filter_map(move |name| model.get(kind, name)))
