@@ -46,9 +46,13 @@ lintian:/usr/bin/lintian
 fi
 
 # promtool comes with the server, whose service is not needed: where systemd runs, `systemctl disable --now prometheus`.
+# The test of the dashboard drives Chromium; other distributions of nodejs bring npm with them.
 if [ "${TUNNY_CI:-0}" != 0 ]; then
     need="$need
 prometheus:/usr/bin/promtool
+chromium:/usr/bin/chromium
+nodejs:/usr/bin/node
+npm:/usr/bin/npm
 "
 fi
 
@@ -67,6 +71,12 @@ if [ -n "$missing" ]; then
     apt-get update -q
     # shellcheck disable=SC2086
     apt-get install -y -q --no-install-recommends $missing
+fi
+
+browser=$(dirname "$0")/browser
+if [ "${TUNNY_CI:-0}" != 0 ] && [ ! -e "$browser/node_modules/playwright-core/package.json" ]; then
+    # The version and hash of its one package stand in package-lock.json; it brings no browser.
+    npm ci --prefix "$browser" --ignore-scripts --no-audit --no-fund
 fi
 
 least=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$(dirname "$0")/../Cargo.toml")

@@ -12,6 +12,8 @@ mod credential;
 mod delete;
 mod describe;
 mod diff;
+mod edit;
+mod events;
 mod get;
 mod history;
 mod host_agent;
@@ -151,9 +153,11 @@ enum Command {
     Apply(apply::Args),
     Delete(delete::Args),
     Diff(diff::Args),
+    Edit(edit::Args),
     Get(get::Args),
     Describe(describe::Args),
     Watch(watch::Args),
+    Events(events::Args),
     Resync(region::ResyncArgs),
     Move(moving::MoveArgs),
     Rebalance(moving::RebalanceArgs),
@@ -195,9 +199,11 @@ impl Program for Cli {
             Command::Apply(args) => apply::run(args, global),
             Command::Delete(args) => delete::run(args, global),
             Command::Diff(args) => diff::run(args, global),
+            Command::Edit(args) => edit::run(args, global),
             Command::Get(args) => get::run(args, global),
             Command::Describe(args) => describe::run(args, global),
             Command::Watch(args) => watch::run(args, global),
+            Command::Events(args) => events::run(args, global),
             Command::Resync(args) => region::resync(args, global),
             Command::Move(args) => moving::run(args, global),
             Command::Rebalance(args) => moving::rebalance(args, global),

@@ -6,6 +6,7 @@ use crate::authenticate::{caller, credential, Peer};
 use crate::body::{self, CHANGE_MAX, TENANT_MAX};
 use crate::listing::ListQuery;
 use crate::openapi::{document, paths, request};
+use crate::reads;
 use crate::refusal::Refusal;
 use crate::service::{now_ms, Caller, Controller};
 use crate::store::{Compare, Outcome};
@@ -30,8 +31,9 @@ use node::service::Mode;
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Instant;
 
-type Shared = State<Arc<Controller>>;
+pub type Shared = State<Arc<Controller>>;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -52,13 +54,6 @@ struct ApplyQuery {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct LatestQuery {
-    #[serde(default)]
-    limit: usize,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct RebalanceQuery {
     within: Option<u16>,
     #[serde(default)]
@@ -73,14 +68,16 @@ struct MoveBody {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct NoQuery {}
+pub struct NoQuery {}
 
 /// Runs what may take long, or lock, outside the event loop.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Refusal> + Send + 'static) -> Result<T, Refusal> {
+pub async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
+) -> Result<T, Refusal> {
     tokio::task::spawn_blocking(work).await.unwrap_or(Err(Refusal::Failed))
 }
 
-async fn answer<T: Serialize + Send + 'static>(
+pub async fn answer<T: Serialize + Send + 'static>(
     work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
 ) -> Result<Json<T>, Refusal> {
     blocking(work).await.map(Json)
@@ -103,13 +100,23 @@ pub fn router(controller: Arc<Controller>) -> Router {
         .route("/v1/tenants/{name}/abort", post(abort_move))
         .route("/v1/rebalance", post(rebalance))
         .route("/v1/upstream", get(upstream).post(switched))
-        .route("/v1/events", get(events))
+        .route("/v1/events", get(reads::events))
         .route("/v1/credentials", get(credentials).post(new_credential))
         .route("/v1/credentials/{id}", delete(revoke))
         .route("/v1/stream", get(stream))
         .route("/v1/report", post(report))
+        .route("/v1/me", get(reads::me))
+        .route("/v1/search", get(reads::search))
+        .route("/v1/tenants/{name}", get(reads::tenant))
+        .route("/v1/trace", post(reads::trace))
+        .route("/v1/reasons", get(reads::reasons))
+        .route("/v1/levels", get(reads::levels))
+        .route("/v1/live", get(reads::live))
+        .route("/metrics", get(reads::metrics))
         .route("/v1/openapi.json", get(|_: Query<NoQuery>| async { Json(document()) }))
         .route_layer(checked)
+        .route("/", get(crate::web::page))
+        .route("/ui/{file}", get(crate::web::part))
         .fallback(|| async { Refusal::Absent(format!("there is nothing here; there are {}", paths())) })
         .method_not_allowed_fallback(|| async {
             Refusal::Method(format!("this method means nothing here; there are {}", paths()))
@@ -126,6 +133,7 @@ async fn permitted(State(controller): Shared, mut request_: Request, next: Next)
         return Refusal::Method(format!("this method means nothing here; there are {}", paths())).into_response();
     };
     let (peer, headers, judge) = (peer.clone(), request_.headers().clone(), controller.clone());
+    let begun = Instant::now();
     let known = blocking(move || {
         let from = peer.address.to_string();
         let known = credential(&peer, &headers).and_then(|credential| caller(&judge, &peer, credential));
@@ -146,13 +154,15 @@ async fn permitted(State(controller): Shared, mut request_: Request, next: Next)
         judge.audit.note(event);
         Err(refusal)
     });
-    match known.await {
+    let response = match known.await {
         Ok(caller) => {
             request_.extensions_mut().insert(caller);
             next.run(request_).await
         }
         Err(refusal) => refusal.into_response(),
-    }
+    };
+    controller.metrics.answered(row.method, row.path, response.status(), begun.elapsed());
+    response
 }
 
 /// Refusals of the HTTP library (a query that cannot be read) are text: here they become problem documents like all others.
@@ -165,7 +175,7 @@ async fn as_problem(response: Response) -> Response {
     Refusal::Unreadable(format!("the request cannot be read: {}", String::from_utf8_lossy(&why))).into_response()
 }
 
-fn lines(body: Body, revision: Option<u64>) -> Response {
+pub fn lines(body: Body, revision: Option<u64>) -> Response {
     let mut response = ([(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response();
     if let Some(revision) = revision {
         response.headers_mut().insert("tunny-revision", revision.into());
@@ -326,10 +336,6 @@ async fn switched(
         Ok(said)
     };
     Ok(answer(work).await?.into_response())
-}
-
-async fn events(State(controller): Shared, Query(query): Query<LatestQuery>) -> Result<Response, Refusal> {
-    Ok(answer(move || Ok(controller.audit.events(query.limit))).await?.into_response())
 }
 
 async fn credentials(State(controller): Shared, _: Query<NoQuery>) -> Result<Response, Refusal> {

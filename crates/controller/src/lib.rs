@@ -14,19 +14,27 @@ mod credentials;
 pub mod init;
 mod keys;
 mod listing;
+pub mod live;
+mod metrics;
 pub mod openapi;
 mod pki;
 pub mod placing;
 #[cfg(test)]
 mod placing_tests;
+mod reads;
+#[cfg(test)]
+mod reads_tests;
 mod refusal;
+pub mod search;
 mod server;
 mod service;
 pub mod store;
 mod stream;
+pub mod trace;
 pub mod types;
 mod upstream;
 mod watch;
+mod web;
 
 pub use refusal::Refusal;
 pub use server::run;

@@ -32,6 +32,7 @@ enum Body {
 enum Answer {
     Json,
     Lines,
+    Text,
     Nothing,
 }
 
@@ -104,7 +105,24 @@ pub const REQUESTS: &[Request] = &[
         body: Body::Json(&[("revision", "integer")]),
         ..post("/v1/upstream", HOSTS, "A host sends as a revision has it.")
     },
-    Request { query: &[("limit", "integer")], ..get("/v1/events", LOOKERS, "Who changed what, or tried to, the oldest first.") },
+    Request {
+        query: &[("limit", "integer"), ("around", "integer"), ("within", "integer")],
+        ..get("/v1/events", LOOKERS, "Who changed what, or tried to, the oldest first. `around`, milliseconds since 1970: those `within` so many seconds of then.")
+    },
+    get("/v1/me", EVERYBODY, "Who asks: Role, access, Tenant; and of which region this is."),
+    Request {
+        query: &[("q", "string"), ("limit", "integer")],
+        ..get("/v1/search", PEOPLE, "Tenants, VPCs, VMs, NCs, nodes and clusters by a part of a name, a VNI, an address or a prefix.")
+    },
+    get("/v1/tenants/{name}", PEOPLE, "What a Tenant has: its VPCs, how many VMs and routes."),
+    Request {
+        body: Body::Json(&[("from", "string"), ("to", "string"), ("protocol", "string"), ("port", "integer")]),
+        ..post("/v1/trace", PEOPLE, "Which way a packet would take, stage by stage, by the region's intent.")
+    },
+    get("/v1/reasons", PEOPLE, "Why packets are dropped: each reason with its stage, what it means and what to do."),
+    Request { query: &[("day", "boolean")], ..get("/v1/levels", LOOKERS, "Water levels of clusters over the last hour, or day.") },
+    Request { answer: Answer::Lines, ..get("/v1/live", LOOKERS, "How nodes stand, events and water levels as they come, without an end.") },
+    Request { answer: Answer::Text, ..get("/metrics", LOOKERS, "The region for Prometheus.") },
     get("/v1/credentials", OPERATORS, "Tokens and certificates that count, without what they open with."),
     Request {
         body: Body::Json(&[("role", "string"), ("sort", "string"), ("days", "integer")]),
@@ -181,6 +199,9 @@ fn operation(r: &Request) -> Value {
         Answer::Json => json!({"200": {"description": "It is so.", "content": {"application/json": {"schema": {}}}}}),
         Answer::Lines => {
             json!({"200": {"description": "Lines of JSON.", "content": {"application/x-ndjson": {"schema": {}}}}})
+        }
+        Answer::Text => {
+            json!({"200": {"description": "Text.", "content": {"text/plain": {"schema": {"type": "string"}}}}})
         }
         Answer::Nothing => json!({"204": {"description": "It is noted."}}),
     };

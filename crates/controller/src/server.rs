@@ -45,6 +45,15 @@ pub fn run(file: &Path) -> Result<(), String> {
         let listener = TcpListener::bind(config.listen).await;
         let listener = listener.map_err(|e| format!("listening on {}: {e}", config.listen))?;
         let address = listener.local_addr().map_err(|e| e.to_string())?;
+        let sampled = controller.clone();
+        tokio::spawn(async move {
+            let mut ticks = tokio::time::interval(Duration::from_millis(crate::core::samples::STEP_MS));
+            loop {
+                ticks.tick().await;
+                let controller = sampled.clone();
+                let _ = tokio::task::spawn_blocking(move || controller.sample()).await;
+            }
+        });
         node::daemon::notify("READY=1");
         tracing::info!("region {} at revision {}: listening on {address}", config.region, controller.status().revision);
         tokio::spawn(controller.clone().keep_placing());

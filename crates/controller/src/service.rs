@@ -9,7 +9,9 @@ use crate::core::fleet::{Fleet, NodeView};
 use crate::core::hosts::Hosts;
 use crate::core::moving::Placement;
 use crate::core::region::{Proposal, Region, Unfit, Wish};
+use crate::core::samples::{Sample, Samples};
 use crate::keys;
+use crate::metrics::Metrics;
 use crate::pki::Pki;
 use crate::refusal::Refusal;
 use crate::store::{end_of, Compare, Outcome, Store, Write};
@@ -71,6 +73,8 @@ pub struct Controller {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) audit: Audit,
     pub(crate) pki: Pki,
+    pub(crate) metrics: Metrics,
+    samples: Mutex<Samples>,
     name: String,
     id: String,
     started: Instant,
@@ -160,7 +164,8 @@ impl Controller {
             resync: BTreeSet::new(),
         });
         let (name, started, news) = (config.region.clone(), Instant::now(), watch::Sender::new(revision));
-        Ok(Arc::new(Controller { core, store, audit, pki, name, id, started, news, doubts: AtomicU64::new(0) }))
+        let (metrics, samples, doubts) = (Metrics::default(), Mutex::default(), AtomicU64::new(0));
+        Ok(Arc::new(Controller { core, store, audit, pki, metrics, samples, name, id, started, news, doubts }))
     }
 
     /// The region and its nodes; while they are held, changes wait.
@@ -168,9 +173,34 @@ impl Controller {
         self.core.lock()
     }
 
+    /// What the region is called.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// What names the region.
     pub fn id(&self) -> &str {
         &self.id
+    }
+
+    /// Notes the water levels as they are now.
+    pub fn sample(&self) {
+        let sample = self.core().sample(now_ms());
+        self.samples.lock().take(sample);
+    }
+
+    /// The last water levels.
+    pub fn last_sample(&self) -> Option<Sample> {
+        self.samples.lock().last().cloned()
+    }
+
+    /// Water levels of the last hour, or of the last day.
+    pub fn samples(&self, day: bool) -> Vec<Sample> {
+        let samples = self.samples.lock();
+        match day {
+            true => samples.day().cloned().collect(),
+            false => samples.hour().cloned().collect(),
+        }
     }
 
     /// Tells of news.
@@ -200,7 +230,7 @@ impl Controller {
         let counts = core.region.model().counts();
         let objects = Kind::ALL.into_iter().map(|k| (k.name().to_string(), counts.of(k)));
         let mut nodes = BTreeMap::new();
-        for view in core.nodes() {
+        for view in core.overviews() {
             *nodes.entry(view.state).or_default() += 1;
         }
         Status {
@@ -411,6 +441,23 @@ impl Core {
         let mut assignment = Assignment::of(&self.region, &self.fleet);
         let refused = if assignment.is_known() { assignment.place().1 } else { Vec::new() };
         refused.into_iter().find(|(tenant, _)| new.contains(&tenant)).map(|(_, why)| why)
+    }
+
+    /// How every node stands, without what it says of single VPCs.
+    pub fn overviews(&self) -> Vec<NodeView> {
+        let now = now_ms();
+        let nodes = self.region.model().by_name().nodes.values();
+        nodes.map(|n| self.fleet.overview(&n.name, &n.cluster, self.region.intent(&n.cluster), now)).collect()
+    }
+
+    /// The water levels of each cluster, as its nodes that are here tell them.
+    fn sample(&self, time_ms: u64) -> Sample {
+        let mut sample = Sample { time_ms, ..Sample::default() };
+        for node in self.overviews().into_iter().filter(|n| !["away", "unknown"].contains(&n.state.as_str())) {
+            let shares = node.usage.shares().map(|(table, share)| (table.to_string(), share)).collect();
+            sample.merge(&Sample { time_ms, clusters: [(node.cluster, shares)].into() });
+        }
+        sample
     }
 
     /// How a node stands.

@@ -2,8 +2,9 @@
 //! What a managed node tells its controller of how full it is and what it does, beside its report: placement counts with it, and operators see it.
 
 use crate::service::Node;
-use crate::types::{Counters, Level};
+use crate::types::{Counters, Level, TenantCounters};
 use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -32,6 +33,8 @@ pub struct Usage {
     pub punted: u64,
     /// Bits a second of the VPCs with the most.
     pub vpcs: BTreeMap<String, u64>,
+    /// Drops a second of the VPCs with the most, by reason.
+    pub vpc_drops: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
 /// How full something with a limit is.
@@ -51,11 +54,24 @@ impl Usage {
         self.levels.iter().find(|l| l.name == name).map(|l| l.limit)
     }
 
-    /// What is the fullest, and its share.
-    pub fn fullest(&self) -> Option<(&str, f64)> {
+    /// The same without what it says of VPCs.
+    pub fn of_node(&self) -> Usage {
+        let Usage { engine, levels, drops, .. } = self;
+        let (engine, levels, drops) = (engine.clone(), levels.clone(), drops.clone());
+        let Usage { packets, bits, link_bits, punted, .. } = *self;
+        Usage { engine, levels, packets, bits, link_bits, drops, punted, ..Usage::default() }
+    }
+
+    /// What has a limit, and the share of it that is in use.
+    pub fn shares(&self) -> impl Iterator<Item = (&str, f64)> {
         // A flow cache is meant to be full.
         let levels = self.levels.iter().filter(|l| l.limit > 0 && l.name != "flow-cache");
-        levels.map(|l| (l.name.as_str(), l.used as f64 / l.limit as f64)).max_by(|a, b| a.1.total_cmp(&b.1))
+        levels.map(|l| (l.name.as_str(), l.used as f64 / l.limit as f64))
+    }
+
+    /// What is the fullest, and its share.
+    pub fn fullest(&self) -> Option<(&str, f64)> {
+        self.shares().max_by(|a, b| a.1.total_cmp(&b.1))
     }
 
     /// Of what happened between two readings.
@@ -65,6 +81,15 @@ impl Usage {
         let (b, a) = (&before.total, &after.total);
         let drops =
             a.drops.iter().map(|(reason, n)| (reason.clone(), rate(b.drops.get(reason).copied().unwrap_or(0), *n)));
+        let known: BTreeMap<u32, &TenantCounters> = before.tenants.iter().map(|t| (t.vni, t)).collect();
+        let lost = after.tenants.iter().filter(|t| !t.vpc.is_empty()).map(|t| {
+            let was = |reason: &String| known.get(&t.vni).and_then(|t| t.drops.get(reason)).copied().unwrap_or(0);
+            let rates = t.drops.iter().map(|(reason, n)| (reason.clone(), rate(was(reason), *n)));
+            (t.vpc.clone(), rates.filter(|(_, n)| *n > 0).collect::<BTreeMap<_, _>>())
+        });
+        let mut lost: Vec<_> = lost.filter(|(_, drops)| !drops.is_empty()).collect();
+        lost.sort_by_cached_key(|(_, drops)| Reverse(drops.values().sum::<u64>()));
+        lost.truncate(VPCS);
         let bytes: BTreeMap<u32, u64> = before.tenants.iter().map(|t| (t.vni, t.bytes)).collect();
         let vpcs = after.tenants.iter().filter(|t| !t.vpc.is_empty());
         let vpcs = vpcs.map(|t| (rate(bytes.get(&t.vni).copied().unwrap_or(0), t.bytes) * 8, t.vpc.clone()));
@@ -77,6 +102,7 @@ impl Usage {
             drops: drops.filter(|(_, n)| *n > 0).collect(),
             punted: rate(b.punted, a.punted),
             vpcs: vpcs.into_iter().map(|(bits, vpc)| (vpc, bits)).collect(),
+            vpc_drops: lost.into_iter().collect(),
             ..Usage::default()
         }
     }
@@ -120,7 +146,7 @@ fn link_bits(port: &str) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::{EngineCounters, TenantCounters};
+    use crate::types::EngineCounters;
 
     #[test]
     fn rates_are_of_the_time_between_and_the_fullest_is_no_cache() {
@@ -134,13 +160,18 @@ mod tests {
                 drops: [("route_none".to_string(), n / 2)].into(),
                 ..EngineCounters::default()
             },
-            tenants: vec![tenant("a", 1, n * 10), tenant("", 2, n), tenant("idle", 3, 7)],
+            tenants: vec![
+                TenantCounters { drops: [("vm_unknown".to_string(), n / 4)].into(), ..tenant("a", 1, n * 10) },
+                tenant("", 2, n),
+                tenant("idle", 3, 7),
+            ],
             ..Counters::default()
         };
         let usage = Usage::between(&counters(10, 1000), &counters(12, 3000));
         assert_eq!((usage.packets, usage.bits), (1000, 800_000));
         assert_eq!(usage.drops, [("route_none".to_string(), 500)].into());
         assert_eq!(usage.vpcs, [("a".to_string(), 80_000)].into());
+        assert_eq!(usage.vpc_drops, [("a".to_string(), [("vm_unknown".to_string(), 250)].into())].into());
         // Counters that began anew: nothing is negative.
         assert_eq!(Usage::between(&counters(10, 1000), &counters(12, 0)).packets, 0);
         let filled = |name: &str, used| Filled { name: name.into(), used, limit: 100 };

@@ -100,9 +100,23 @@ impl Fleet {
 
     /// How a node stands whose cluster shall hold the revision `intent`.
     pub fn view(&self, name: &str, cluster: &str, intent: u64, now_ms: u64) -> NodeView {
+        let usage = self.nodes.get(name).map_or(Usage::default(), |known| known.report.usage.clone());
+        NodeView { usage, ..self.overview(name, cluster, intent, now_ms) }
+    }
+
+    /// What a node that is here says it does.
+    pub fn usage_now(&self, name: &str) -> Option<&Usage> {
+        self.usage(name).filter(|_| self.nodes[name].streams > 0)
+    }
+
+    /// How a node stands, without what it says of single VPCs, which is much.
+    pub fn overview(&self, name: &str, cluster: &str, intent: u64, now_ms: u64) -> NodeView {
         let view = NodeView { name: name.into(), cluster: cluster.into(), intent, ..NodeView::default() };
         let Some(known) = self.nodes.get(name) else { return NodeView { state: "unknown".into(), ..view } };
-        let Report { installed, verified, faults, errors, drift, version, usage } = known.report.clone();
+        let usage = known.report.usage.of_node();
+        let Report { installed, verified, faults, errors, drift, version, .. } = &known.report;
+        let (installed, verified, drift) = (*installed, *verified, *drift);
+        let (faults, errors, version) = (faults.clone(), errors.clone(), version.clone());
         let here = known.streams > 0 && now_ms.saturating_sub(known.seen_ms) < SILENCE_MS;
         let state = match () {
             () if !here => "away",

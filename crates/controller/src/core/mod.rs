@@ -13,5 +13,7 @@ pub mod placement;
 pub mod region;
 #[cfg(test)]
 mod region_tests;
+pub mod samples;
 pub mod scope;
+pub mod search;
 pub mod sizes;

@@ -6,6 +6,7 @@ use super::access::Principal;
 use super::feed::{Change, Feed, Gone};
 use super::moving::Placement;
 use super::scope::{moves, served, upstream, Placed, Scope, Served, OF_MACHINES};
+use super::search::Index;
 use super::sizes::Sizes;
 use model::{Access, ConfigError, Documents, Kind, Listings, Model, Name, Object, Pair, Plan, Snapshot, Wanted};
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,6 +65,7 @@ pub struct Region {
     model: Model,
     revision: u64,
     listings: Listings,
+    index: Index,
     clusters: BTreeMap<Name, Cluster>,
     placed: Placed,
     sizes: Sizes,
@@ -88,8 +90,8 @@ impl Region {
             let scope = Scope::of(&model, &vpcs);
             (name, Cluster { scope, feed, came: BTreeMap::new() })
         });
-        let (clusters, listings) = (clusters.collect(), Listings::default());
-        Ok(Region { model, revision, listings, clusters, placed, sizes, upstream, placed_at: revision })
+        let (clusters, listings, index) = (clusters.collect(), Listings::default(), Index::of(&model));
+        Ok(Region { model, revision, listings, index, clusters, placed, sizes, upstream, placed_at: revision })
     }
 
     /// Where the Tenants are that nobody pinned.
@@ -141,6 +143,11 @@ impl Region {
     /// What is configured.
     pub fn model(&self) -> &Model {
         &self.model
+    }
+
+    /// Names of its objects, for who searches.
+    pub fn index(&self) -> &Index {
+        &self.index
     }
 
     /// The revision of the last change.
@@ -233,6 +240,7 @@ impl Region {
         self.revision = revision;
         let Proposal { plan, pairs, clusters } = proposal;
         self.follow(&pairs, &clusters.into_iter().collect(), revision);
+        self.index.follow(&self.model, &pairs);
         self.listings.note(plan, &self.model);
     }
 
