@@ -58,7 +58,7 @@ impl Kernel {
     /// All VXLAN devices with a VNI.
     pub fn devices(&mut self) -> Result<Vec<Device>> {
         let mut devices = Vec::new();
-        self.ask(RTM_GETLINK, NLM_F_DUMP, &[0; 16], |kind, payload| {
+        self.request(RTM_GETLINK, NLM_F_DUMP, &[0; 16], |kind, payload| {
             devices.extend((kind == RTM_NEWLINK).then(|| device(payload)).flatten());
         })?;
         Ok(devices)
@@ -68,7 +68,7 @@ impl Kernel {
     pub fn defaults(&mut self, index: u32) -> Result<Vec<IpAddr>> {
         let mut found = Vec::new();
         // Of a bridge's ports the kernel lists all at once.
-        self.ask(RTM_GETNEIGH, NLM_F_DUMP, &entry(AF_BRIDGE, 0), |kind, payload| {
+        self.request(RTM_GETNEIGH, NLM_F_DUMP, &entry(AF_BRIDGE, 0), |kind, payload| {
             found.extend((kind == RTM_NEWNEIGH).then(|| default_entry(payload, index)).flatten());
         })?;
         Ok(found)
@@ -96,7 +96,7 @@ impl Kernel {
             IpAddr::V4(a) => attribute(&mut payload, 1, &a.octets()),
             IpAddr::V6(a) => attribute(&mut payload, 1, &a.octets()),
         }
-        let done = self.ask(kind, flags | NLM_F_ACK, &payload, |_, _| {});
+        let done = self.request(kind, flags | NLM_F_ACK, &payload, |_, _| {});
         // Somebody else did the same.
         let fits =
             |e: &Error| matches!((kind, e.raw_os_error()), (RTM_NEWNEIGH, Some(EEXIST)) | (RTM_DELNEIGH, Some(ENOENT)));
@@ -104,7 +104,7 @@ impl Kernel {
     }
 
     /// Sends a request and hands on the answers until the last one.
-    fn ask(&mut self, kind: u16, flags: u16, payload: &[u8], mut take: impl FnMut(u16, &[u8])) -> Result<()> {
+    fn request(&mut self, kind: u16, flags: u16, payload: &[u8], mut take: impl FnMut(u16, &[u8])) -> Result<()> {
         self.sequence += 1;
         let mut message = Vec::with_capacity(16 + payload.len());
         message.extend((16 + payload.len() as u32).to_ne_bytes());
