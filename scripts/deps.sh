@@ -73,9 +73,11 @@ if [ -n "$missing" ]; then
     apt-get install -y -q --no-install-recommends $missing
 fi
 
-browser=$(dirname "$0")/browser
+browser=${CARGO_TARGET_DIR:-$(dirname "$0")/../target}/browser
 if [ "${TUNNY_CI:-0}" != 0 ] && [ ! -e "$browser/node_modules/playwright-core/package.json" ]; then
     # The version and hash of its one package stand in package-lock.json; it brings no browser.
+    mkdir -p "$browser"
+    cp "$(dirname "$0")"/browser/package*.json "$browser"
     npm ci --prefix "$browser" --ignore-scripts --no-audit --no-fund
 fi
 

@@ -62,11 +62,13 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         say("nothing was edited, so nothing was changed");
         return Ok(ExitCode::SUCCESS);
     }
+    // Between a plan that is shown and its commit `change` looks itself whether something changed.
+    let mode = if args.yes { format!("base={}{glass}", plan.base) } else { glass.replacen('&', "", 1) };
     let agreed = Agreed { dry_run: false, yes: args.yes, deletes: None };
     let result = client
         .post::<ApplyReport>(&format!("/v1/apply?dry_run=true&base={}{glass}", plan.base), body(&after))
         .map_err(anyhow::Error::from)
-        .and_then(|_| change(&body(&after), &glass.replacen('&', "", 1), &agreed, global));
+        .and_then(|_| change(&body(&after), &mode, &agreed, global));
     if !matches!(&result, Ok(code) if *code == ExitCode::SUCCESS) {
         let (_, path) = file.keep()?;
         say(format_args!("what you wrote is kept: tunny apply {}", path.display()));

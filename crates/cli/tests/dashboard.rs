@@ -74,12 +74,13 @@ fn region() -> String {
 
 #[test]
 fn the_dashboard_works_in_a_browser() {
-    let browser = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/browser/node_modules/playwright-core");
+    // Beside the build.
+    let browser = Path::new(TUNNY).ancestors().nth(2).unwrap().join("browser/node_modules/playwright-core");
     if !skip::have_tool("chromium", "chromium") || !skip::have_tool("node", "nodejs") {
         return;
     }
     if !browser.is_dir() {
-        return skip::test("needs playwright-core", "npm ci --prefix scripts/browser");
+        return skip::test("needs playwright-core", "TUNNY_CI=1 scripts/deps.sh");
     }
     let dir = tempfile::tempdir().unwrap();
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();

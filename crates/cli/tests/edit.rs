@@ -47,8 +47,8 @@ fn what_is_written_in_the_editor_is_applied_or_kept() {
     let _node = node(dir);
     let icmp = || {
         let out = tunny(dir, "", &["get", "vpc", "red", "-o", "json"]);
-        let list: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
-        list[0]["spec"]["icmp"].as_str().unwrap_or("on").to_string()
+        let vpc: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+        vpc["spec"]["icmp"].as_str().unwrap_or("on").to_string()
     };
     let out = tunny(dir, "true", &["edit", "vpc", "red", "--yes"]);
     assert!(out.status.success() && said(&out).contains("nothing was edited"), "{}", said(&out));
@@ -67,7 +67,7 @@ fn what_is_written_in_the_editor_is_applied_or_kept() {
         let text = said(&out);
         assert!(!out.status.success() && text.contains(why), "{editor}: {text}");
         if let Some((_, path)) = text.split_once("kept: tunny apply ") {
-            assert!(std::fs::read_to_string(path.trim()).unwrap().contains("kind: Vpc"));
+            assert!(std::fs::read_to_string(path.lines().next().unwrap()).unwrap().contains("kind: Vpc"));
         } else {
             panic!("{text}");
         }

@@ -17,7 +17,7 @@ use futures_util::stream::unfold;
 use serde::Deserialize;
 use std::convert::Infallible;
 
-/// Seconds on either side of a time, if nothing else is asked for.
+/// Seconds on either side of a time, if nothing else is wanted for.
 const WITHIN_S: u64 = 300;
 
 #[derive(Deserialize)]
@@ -86,9 +86,9 @@ pub async fn trace(
     Extension(caller): Extension<Caller>,
     body: Body,
 ) -> Result<Response, Refusal> {
-    let asked: TraceRequest = crate::body::json(body).await?;
+    let wanted: TraceRequest = crate::body::json(body).await?;
     let work = move || {
-        let plan = crate::trace::plan(&controller.core(), &caller.principal, &asked)?;
+        let plan = crate::trace::plan(&controller.core(), &caller.principal, &wanted)?;
         plan.run()
     };
     Ok(answer(work).await?.into_response())

@@ -277,7 +277,7 @@ fn million() -> Core {
     }
     for vm in 0..1_000_000u32 {
         let [_, a, b, c] = vm.to_be_bytes();
-        text += &format!("{{kind: Vm, metadata: {{name: vm-{vm:x}-{}}}, spec: {{vpc: vpc-{}, addresses: [10.{a}.{b}.{c}], mac: \"02:00:00:{a:02x}:{b:02x}:{c:02x}\", nc: n}}}}\n", vm % 977, vm / 100);
+        text += &format!("{{kind: Vm, metadata: {{name: vm-{vm:x}-{}}}, spec: {{vpc: vpc-{}, addresses: [10.{a}.{b}.{c}], mac: \"02:01:00:{a:02x}:{b:02x}:{c:02x}\", nc: n}}}}\n", vm % 977, vm / 100);
     }
     let text = text.replace("{kind", "{apiVersion: tunny/v1, kind").replace('\n', "\n---\n");
     let docs: Documents = model::parse_text("million.yaml", &text).unwrap();

@@ -18,7 +18,7 @@ const VPCS_MAX: usize = 64;
 /// MTU of the made-up underlay.
 const MTU: u16 = 9000;
 
-/// What is asked.
+/// What is wanted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TraceRequest {
@@ -99,27 +99,27 @@ fn ends(model: &Model, who: &Principal, word: &str) -> (Vec<Vm>, Option<IpAddr>)
     (found, Some(address))
 }
 
-/// Reads what is asked and takes out of the region what decides about it.
-pub fn plan(core: &Core, who: &Principal, asked: &TraceRequest) -> Result<Plan, Refusal> {
+/// Reads what is wanted and takes out of the region what decides about it.
+pub fn plan(core: &Core, who: &Principal, wanted: &TraceRequest) -> Result<Plan, Refusal> {
     let model = core.region.model();
-    let protocol = match asked.protocol.as_str() {
+    let protocol = match wanted.protocol.as_str() {
         "" => "tcp",
-        "tcp" | "udp" | "icmp" => &asked.protocol,
+        "tcp" | "udp" | "icmp" => &wanted.protocol,
         other => return Err(wrong(format!("protocol: `{}` is none of tcp, udp, icmp", model::plain(other)))),
     };
     let shown = |word: &str| model::plain(word).into_owned();
-    let (sources, address) = ends(model, who, asked.from.trim());
+    let (sources, address) = ends(model, who, wanted.from.trim());
     let source = match sources.as_slice() {
         [vm] => vm.clone(),
         [] => {
             return Err(Refusal::Absent(format!(
                 "from: there is no Vm `{}` here; name one, or say VPC/ADDRESS",
-                shown(&asked.from)
+                shown(&wanted.from)
             )))
         }
-        _ => return Err(wrong(format!("from: several VPCs have {}; say VPC/ADDRESS", shown(&asked.from)))),
+        _ => return Err(wrong(format!("from: several VPCs have {}; say VPC/ADDRESS", shown(&wanted.from)))),
     };
-    let (targets, to) = ends(model, who, asked.to.trim());
+    let (targets, to) = ends(model, who, wanted.to.trim());
     let family = address.or(to).map(|a| a.is_ipv4());
     let of_family = |vm: &Vm| vm.addresses.iter().copied().find(|a| family.is_none_or(|v4| a.is_ipv4() == v4));
     let to = match (to, targets.first()) {
@@ -128,7 +128,7 @@ pub fn plan(core: &Core, who: &Principal, asked: &TraceRequest) -> Result<Plan, 
         (None, None) => {
             return Err(Refusal::Absent(format!(
                 "to: there is no Vm `{}` here, and it is no address",
-                shown(&asked.to)
+                shown(&wanted.to)
             )))
         }
     };
@@ -137,15 +137,15 @@ pub fn plan(core: &Core, who: &Principal, asked: &TraceRequest) -> Result<Plan, 
     let from = from
         .ok_or_else(|| wrong(format!("from and to: Vm `{}` has no address of the family of {to}", name_of(&source))))?;
 
-    let mut met = Met::new(model, &source, to);
-    met.walk()?;
-    let foreign = met.vpcs.iter().any(|vpc| model.get(Kind::Vpc, vpc).is_none_or(|o| !who.sees(model, &o)));
+    let mut reach = Reach::new(model, &source, to);
+    reach.walk()?;
+    let foreign = reach.vpcs.iter().any(|vpc| model.get(Kind::Vpc, vpc).is_none_or(|o| !who.sees(model, &o)));
     if foreign {
         return Err(Refusal::Forbidden(
             "the packet can meet VPCs that are not yours to see: ask an operator of the region for this trace".into(),
         ));
     }
-    let target = met.vms.iter().find(|vm| vm.addresses.contains(&to) && name_of(vm) != name_of(&source));
+    let target = reach.vms.iter().find(|vm| vm.addresses.contains(&to) && name_of(vm) != name_of(&source));
     let end = |vm: Option<&Vm>, address: IpAddr| End {
         vm: vm.map_or(String::new(), |vm| name_of(vm).to_string()),
         vpc: vm.map_or(String::new(), |vm| vm.vpc.to_string()),
@@ -165,12 +165,12 @@ pub fn plan(core: &Core, who: &Principal, asked: &TraceRequest) -> Result<Plan, 
     let nc = model.get(Kind::Nc, &source.nc);
     let Some(Object::Nc(nc)) = nc else { return Err(Refusal::Failed) };
     let vni = model.vpc_of_name(&source.vpc).map_or(0, |v| v.spec().vni.0);
-    let port = if asked.port == 0 { 80 } else { asked.port };
+    let port = if wanted.port == 0 { 80 } else { wanted.port };
     let ports = if protocol == "icmp" { String::new() } else { format!(" dport={port}") };
     let description =
         format!("vni={vni} src={from} dst={to} {protocol}{ports} from={} smac={}", nc.address, source.mac);
     let addresses = model.by_name().clusters.get(&*cluster).map_or(Vec::new(), |c| c.addresses.clone());
-    Ok(Plan { objects: met.objects(&addresses), description, answer, whole: who.sees_all() })
+    Ok(Plan { objects: reach.objects(&addresses), description, answer, whole: who.sees_all() })
 }
 
 fn name_of(vm: &Vm) -> Name {
@@ -209,7 +209,7 @@ impl Plan {
 }
 
 /// What of a region a packet can meet.
-struct Met<'a> {
+struct Reach<'a> {
     model: &'a Model,
     to: IpAddr,
     vpcs: BTreeSet<Name>,
@@ -218,10 +218,10 @@ struct Met<'a> {
     first: Name,
 }
 
-impl<'a> Met<'a> {
-    fn new(model: &'a Model, source: &Vm, to: IpAddr) -> Met<'a> {
+impl<'a> Reach<'a> {
+    fn new(model: &'a Model, source: &Vm, to: IpAddr) -> Reach<'a> {
         let vms = vec![source.clone()];
-        Met { model, to, vpcs: BTreeSet::new(), vms, routes: Vec::new(), first: source.vpc.clone() }
+        Reach { model, to, vpcs: BTreeSet::new(), vms, routes: Vec::new(), first: source.vpc.clone() }
     }
 
     /// Follows the routes that cover the destination, from VPC to VPC.

@@ -66,7 +66,7 @@ mod tests {
         for vm in &all {
             for address in vm.addresses.iter() {
                 let found: Vec<_> = model.vms_between(Some(&vm.vpc), *address, *address).collect();
-                assert_eq!(found, [vm.clone()]);
+                assert_eq!(found, std::slice::from_ref(vm));
                 assert!(model.vms_between(None, *address, *address).any(|other| other == *vm));
             }
         }
