@@ -48,10 +48,14 @@ lintian:/usr/bin/lintian
 fi
 
 # promtool and etcd come with servers, whose services are not needed: where systemd runs, `systemctl disable --now prometheus etcd`.
+# The test of the dashboard drives Chromium; other distributions of nodejs bring npm with them.
 if [ "${TUNNY_CI:-0}" != 0 ]; then
     need="$need
 prometheus:/usr/bin/promtool
 etcd-server:/usr/bin/etcd
+chromium:/usr/bin/chromium
+nodejs:/usr/bin/node
+npm:/usr/bin/npm
 "
 fi
 
@@ -70,6 +74,14 @@ if [ -n "$missing" ]; then
     apt-get update -q
     # shellcheck disable=SC2086
     apt-get install -y -q --no-install-recommends $missing
+fi
+
+browser=${CARGO_TARGET_DIR:-$(dirname "$0")/../target}/browser
+if [ "${TUNNY_CI:-0}" != 0 ] && [ ! -e "$browser/node_modules/playwright-core/package.json" ]; then
+    # The version and hash of its one package stand in package-lock.json; it brings no browser.
+    mkdir -p "$browser"
+    cp "$(dirname "$0")"/browser/package*.json "$browser"
+    npm ci --prefix "$browser" --ignore-scripts --no-audit --no-fund
 fi
 
 least=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$(dirname "$0")/../Cargo.toml")

@@ -2,8 +2,8 @@
 //! `cargo xtask test`: every test of the workspace, those that wait beside those that compute.
 //!
 //! `cargo test` runs one test program after another. The command's tests start nodes in network namespaces and wait for them most of
-//! the time; the others keep the processors busy. The two lanes run side by side, the computing one at a lower priority, so
-//! that a node is never late because of a differential test.
+//! the time; those that load programs and maps wait for the kernel half of the time; the others keep the processors busy. The three lanes
+//! run side by side, all but the command's at a lower priority, so that a node is never late because of a differential test.
 //!
 //! Built by one `cargo test --no-run`. What a program prints goes to `target/test-logs/` and appears as a whole when it ends.
 
@@ -14,10 +14,8 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Mutex;
 use std::time::Instant;
 
-/// Packages whose tests wait for nodes, timers and kernels.
-const WAITING: [&str; 1] = ["cli"];
-/// The niceness of the computing lane.
-const NICE: &str = "5";
+/// The packages of each lane and its niceness. What is named nowhere computes and has the last lane.
+const LANES: [(&[&str], &str); 3] = [(&["cli"], "0"), (&["testkit", "xdp"], "5"), (&[], "5")];
 
 /// One test program.
 #[derive(Debug, PartialEq)]
@@ -56,18 +54,26 @@ fn all(args: &[String]) -> Result<Vec<String>, String> {
     let programs = build(cargo)?;
     let logs = PathBuf::from(std::env::var_os("CARGO_TARGET_DIR").unwrap_or("target".into())).join("test-logs");
     fs::create_dir_all(&logs).map_err(|e| format!("{}: {e}", logs.display()))?;
-    let (waiting, computing): (Vec<_>, Vec<_>) = programs.iter().partition(|p| WAITING.contains(&p.package.as_str()));
+    let named: Vec<&str> = LANES.iter().flat_map(|(packages, _)| packages.iter().copied()).collect();
     let failed = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
-        for (lane, nice) in [(waiting, "0"), (computing, NICE)] {
+        for (packages, nice) in LANES {
             let (failed, logs) = (&failed, &logs);
+            let mine = |p: &&Program| match packages {
+                [] => !named.contains(&p.package.as_str()),
+                some => some.contains(&p.package.as_str()),
+            };
+            let lane: Vec<&Program> = programs.iter().filter(mine).collect();
             scope.spawn(move || {
+                let start = Instant::now();
                 for program in lane {
                     if let Err(why) = program.run(nice, tests, logs, failed) {
                         eprintln!("{}: {why}", program.name);
                         failed.lock().unwrap_or_else(|e| e.into_inner()).push(program.name.clone());
                     }
                 }
+                let of = if packages.is_empty() { "the other packages".to_string() } else { packages.join(", ") };
+                println!("     tests of {of}: {:.0} s", start.elapsed().as_secs_f64());
             });
         }
     });

@@ -16,7 +16,8 @@ use std::process::ExitCode;
 /// Show a node's objects, tables, counters and water levels; with --server a region's objects and nodes.
 ///
 /// Objects: a kind of configuration document, such as vpc or securitygroup (docs/reference/configuration.md has all), or all. State: status, counters, drops, vm-counters, levels, neighbours, underlay, sessions, states, migration, ports,
-/// rules, events (who changed what, or tried to). Of a region: status, nodes (what each should hold, and holds), events.
+/// rules, events (who changed what, or tried to). Of a region: status, nodes (what each should hold, and holds), clusters (how full they are), tenants (where they are, and how far on
+/// their way; cluster and tenant are the objects), events.
 ///
 /// A table has one header for each kind, and columns as wide as the first thousand rows ask for; a wider cell moves the rest of its row. Another
 /// header comes only where objects have a field that none before them had.

@@ -12,10 +12,14 @@ mod credential;
 mod delete;
 mod describe;
 mod diff;
+mod edit;
+mod events;
 mod get;
 mod history;
+mod host_agent;
 mod host_commands;
 mod listing;
+mod moving;
 mod node;
 mod region;
 mod replay;
@@ -149,10 +153,14 @@ enum Command {
     Apply(apply::Args),
     Delete(delete::Args),
     Diff(diff::Args),
+    Edit(edit::Args),
     Get(get::Args),
     Describe(describe::Args),
     Watch(watch::Args),
+    Events(events::Args),
     Resync(region::ResyncArgs),
+    Move(moving::MoveArgs),
+    Rebalance(moving::RebalanceArgs),
     Credential(credential::Args),
     Context(context::Args),
     History(history::Args),
@@ -163,6 +171,7 @@ enum Command {
     Replay(replay::Args),
     Schema(schema::Args),
     HostCommands(host_commands::Args),
+    HostAgent(host_agent::Args),
     Completion(completion::Args),
     Version(version::Args),
     #[command(hide = true)]
@@ -191,10 +200,14 @@ impl Program for Cli {
             Command::Apply(args) => apply::run(args, global),
             Command::Delete(args) => delete::run(args, global),
             Command::Diff(args) => diff::run(args, global),
+            Command::Edit(args) => edit::run(args, global),
             Command::Get(args) => get::run(args, global),
             Command::Describe(args) => describe::run(args, global),
             Command::Watch(args) => watch::run(args, global),
+            Command::Events(args) => events::run(args, global),
             Command::Resync(args) => region::resync(args, global),
+            Command::Move(args) => moving::run(args, global),
+            Command::Rebalance(args) => moving::rebalance(args, global),
             Command::Credential(args) => credential::run(args, global),
             Command::Context(args) => context::run(args, global),
             Command::History(args) => history::run(args, global),
@@ -205,6 +218,7 @@ impl Program for Cli {
             Command::Replay(args) => replay::run(args, global),
             Command::Schema(args) => schema::run(args, global),
             Command::HostCommands(args) => host_commands::run(args, global),
+            Command::HostAgent(args) => host_agent::run(args, global),
             Command::Completion(args) => completion::run::<Cli>(args),
             Command::Version(args) => version::run(args, global),
             Command::CliReference(args) => {

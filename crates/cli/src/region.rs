@@ -45,6 +45,8 @@ pub fn get(
             }
             show(format, &nodes, |nodes| nodes_text(nodes))?;
         }
+        "tenants" => show(format, &crate::moving::tenants(client, name)?, |list| crate::moving::tenants_text(list))?,
+        "clusters" => show(format, &crate::moving::clusters(client, name)?, |list| crate::moving::clusters_text(list))?,
         "events" => return crate::history::events(client, limit.unwrap_or(0), format).map(Some),
         kind if OF_NODES.contains(&kind) => {
             anyhow::bail!("`{kind}` is a matter of one node: ask it on its machine (leave --server)")
@@ -97,13 +99,30 @@ fn nodes_text(nodes: &[NodeView]) -> String {
             n.intent.to_string(),
             n.installed.to_string(),
             n.verified.to_string(),
+            n.usage.fullest().map_or("".into(), |(name, share)| format!("{name} {:.1} %", share * 100.0)),
+            n.usage.packets.to_string(),
+            n.usage.bits.to_string(),
             n.version.clone(),
             n.address.clone(),
             seen,
             format!("{drift}{}", [&n.faults[..], &n.errors[..]].concat().join("; ")),
         ]
     };
-    let headers = ["node", "cluster", "state", "intent", "installed", "verified", "version", "address", "seen", "note"];
+    let headers = [
+        "node",
+        "cluster",
+        "state",
+        "intent",
+        "installed",
+        "verified",
+        "fullest",
+        "packets/s",
+        "bits/s",
+        "version",
+        "address",
+        "seen",
+        "note",
+    ];
     fitting(&headers, nodes.iter().map(row).collect())
 }
 

@@ -6,10 +6,12 @@ use crate::authenticate::{caller, credential, Peer};
 use crate::body::{self, CHANGE_MAX, TENANT_MAX};
 use crate::listing::ListQuery;
 use crate::openapi::{document, paths, request};
+use crate::reads;
 use crate::refusal::Refusal;
 use crate::service::{Caller, Controller};
 use crate::stream::StreamQuery;
 use crate::types::{Made, NewCredential};
+use crate::upstream::UpstreamQuery;
 use crate::watch::WatchQuery;
 use axum::body::{Body, Bytes};
 use axum::extract::{Extension, MatchedPath, Path, Query, Request, State};
@@ -22,14 +24,15 @@ use futures_util::stream::unfold;
 use model::{Access, Kind};
 use node::audit::{Event, Origin};
 use node::consent::{Authority, Consent};
-use node::distribution::Report;
+use node::distribution::{Report, Switched};
 use node::listing::Text;
 use node::service::Mode;
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Instant;
 
-type Shared = State<Arc<Controller>>;
+pub type Shared = State<Arc<Controller>>;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -50,21 +53,30 @@ struct ApplyQuery {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct LatestQuery {
+struct RebalanceQuery {
+    within: Option<u16>,
     #[serde(default)]
-    limit: usize,
+    dry_run: bool,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct NoQuery {}
+struct MoveBody {
+    cluster: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NoQuery {}
 
 /// Runs what may take long, or lock, outside the event loop.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Refusal> + Send + 'static) -> Result<T, Refusal> {
+pub async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
+) -> Result<T, Refusal> {
     tokio::task::spawn_blocking(work).await.unwrap_or(Err(Refusal::Failed))
 }
 
-async fn answer<T: Serialize + Send + 'static>(
+pub async fn answer<T: Serialize + Send + 'static>(
     work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
 ) -> Result<Json<T>, Refusal> {
     blocking(work).await.map(Json)
@@ -81,14 +93,30 @@ pub fn router(controller: Arc<Controller>) -> Router {
         .route("/v1/describe/{kind}/{name}", get(describe))
         .route("/v1/nodes", get(|State(c): Shared, _: Query<NoQuery>| answer(move || Ok(c.core().nodes()))))
         .route("/v1/nodes/{name}/resync", post(resync))
-        .route("/v1/events", get(events))
+        .route("/v1/tenants", get(|State(c): Shared, _: Query<NoQuery>| answer(move || Ok(c.tenants()))))
+        .route("/v1/clusters", get(|State(c): Shared, _: Query<NoQuery>| answer(move || Ok(c.clusters()))))
+        .route("/v1/tenants/{name}/move", post(move_tenant))
+        .route("/v1/tenants/{name}/abort", post(abort_move))
+        .route("/v1/rebalance", post(rebalance))
+        .route("/v1/upstream", get(upstream).post(switched))
+        .route("/v1/events", get(reads::events))
         .route("/v1/credentials", get(credentials).post(new_credential))
         .route("/v1/credentials/{id}", delete(revoke))
         .route("/v1/stream", get(stream))
         .route("/v1/report", post(report))
         .route("/v1/backup", get(backup))
+        .route("/v1/me", get(reads::me))
+        .route("/v1/search", get(reads::search))
+        .route("/v1/tenants/{name}", get(reads::tenant))
+        .route("/v1/trace", post(reads::trace))
+        .route("/v1/reasons", get(reads::reasons))
+        .route("/v1/levels", get(reads::levels))
+        .route("/v1/live", get(reads::live))
+        .route("/metrics", get(reads::metrics))
         .route("/v1/openapi.json", get(|_: Query<NoQuery>| async { Json(document()) }))
         .route_layer(checked)
+        .route("/", get(crate::web::page))
+        .route("/ui/{file}", get(crate::web::part))
         .fallback(|| async { Refusal::Absent(format!("there is nothing here; there are {}", paths())) })
         .method_not_allowed_fallback(|| async {
             Refusal::Method(format!("this method means nothing here; there are {}", paths()))
@@ -106,6 +134,7 @@ async fn permitted(State(controller): Shared, mut request_: Request, next: Next)
     };
     let (peer, headers, judge) = (peer.clone(), request_.headers().clone(), controller.clone());
     let forwarded = peer.controller;
+    let begun = Instant::now();
     let known = blocking(move || {
         let from = peer.address.to_string();
         let known = credential(&peer, &headers).and_then(|credential| caller(&judge, &peer, &headers, credential));
@@ -126,23 +155,31 @@ async fn permitted(State(controller): Shared, mut request_: Request, next: Next)
         judge.audit.note(event);
         Err(refusal)
     });
-    match known.await {
+    let response = match known.await {
         Ok(caller) => {
-            let Some(replica) = &controller.replica else {
-                request_.extensions_mut().insert(caller);
-                return next.run(request_).await;
+            let answers = match &controller.replica {
+                None => Ok(None),
+                Some(replica) => {
+                    replica.answers(row.led, forwarded).await.map(|leader| leader.map(|url| (replica, url)))
+                }
             };
-            match replica.answers(row.led, forwarded).await {
+            match answers {
                 Ok(None) => {
                     request_.extensions_mut().insert(caller);
-                    replica.dated(next.run(request_).await)
+                    let answer = next.run(request_).await;
+                    match &controller.replica {
+                        None => answer,
+                        Some(replica) => replica.dated(answer),
+                    }
                 }
-                Ok(Some(leader)) => replica.forward(&leader, &caller, request_).await.into_response(),
+                Ok(Some((replica, leader))) => replica.forward(&leader, &caller, request_).await.into_response(),
                 Err(refusal) => refusal.into_response(),
             }
         }
         Err(refusal) => refusal.into_response(),
-    }
+    };
+    controller.metrics.answered(row.method, row.path, response.status(), begun.elapsed());
+    response
 }
 
 /// Refusals of the HTTP library (a query that cannot be read) are text: here they become problem documents like all others.
@@ -155,7 +192,7 @@ async fn as_problem(response: Response) -> Response {
     Refusal::Unreadable(format!("the request cannot be read: {}", String::from_utf8_lossy(&why))).into_response()
 }
 
-fn lines(body: Body, revision: Option<u64>) -> Response {
+pub fn lines(body: Body, revision: Option<u64>) -> Response {
     let mut response = ([(header::CONTENT_TYPE, "application/x-ndjson")], body).into_response();
     if let Some(revision) = revision {
         response.headers_mut().insert("tunny-revision", revision.into());
@@ -272,8 +309,59 @@ async fn resync(
     Ok(answer(move || controller.resync(&caller, &name)).await?.into_response())
 }
 
-async fn events(State(controller): Shared, Query(query): Query<LatestQuery>) -> Result<Response, Refusal> {
-    Ok(answer(move || Ok(controller.audit.events(query.limit))).await?.into_response())
+async fn move_tenant(
+    State(controller): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    body: Body,
+) -> Result<Response, Refusal> {
+    let to: MoveBody = body::json(body).await?;
+    Ok(answer(move || controller.move_tenant(&caller, &name, &to.cluster)).await?.into_response())
+}
+
+async fn abort_move(
+    State(controller): Shared,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+) -> Result<Response, Refusal> {
+    Ok(answer(move || controller.abort_move(&caller, &name)).await?.into_response())
+}
+
+async fn rebalance(
+    State(controller): Shared,
+    Extension(caller): Extension<Caller>,
+    Query(query): Query<RebalanceQuery>,
+) -> Result<Response, Refusal> {
+    let RebalanceQuery { within, dry_run } = query;
+    Ok(answer(move || controller.rebalance(&caller, within.unwrap_or(50), dry_run)).await?.into_response())
+}
+
+async fn upstream(
+    State(controller): Shared,
+    Extension(caller): Extension<Caller>,
+    Query(query): Query<UpstreamQuery>,
+) -> Result<Response, Refusal> {
+    let telling = blocking(move || crate::upstream::begin(&controller, &caller, &query)).await?;
+    let stream = unfold(telling, |telling| async move {
+        let (line, telling) = telling.next().await?;
+        Some((Ok::<_, Infallible>(Bytes::from(line)), telling))
+    });
+    Ok(lines(Body::from_stream(stream), None))
+}
+
+async fn switched(
+    State(controller): Shared,
+    Extension(caller): Extension<Caller>,
+    body: Body,
+) -> Result<Response, Refusal> {
+    let said: Switched = body::json(body).await?;
+    let work = move || {
+        if controller.core().hosts.switched(&caller.principal.role, said.revision) {
+            controller.wake();
+        }
+        Ok(said)
+    };
+    Ok(answer(work).await?.into_response())
 }
 
 async fn credentials(State(controller): Shared, _: Query<NoQuery>) -> Result<Response, Refusal> {

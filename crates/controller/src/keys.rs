@@ -16,6 +16,19 @@ pub const CREDENTIALS: &str = "c/";
 /// Clusters: the revision of the key is that of the cluster's last change.
 pub const LATEST: &str = "l/";
 
+/// Where Tenants are that nobody pinned, by name.
+pub const PLACED: &str = "p/";
+
+/// The key of a Tenant's place.
+pub fn placement(tenant: &str) -> Vec<u8> {
+    format!("{PLACED}{tenant}").into_bytes()
+}
+
+/// The Tenant of a place's key.
+pub fn placed_of(key: &[u8]) -> Option<&str> {
+    std::str::from_utf8(key).ok()?.strip_prefix(PLACED)
+}
+
 /// The key of an object.
 pub fn object(kind: Kind, name: &str) -> Vec<u8> {
     format!("{OBJECTS}{kind}/{name}").into_bytes()

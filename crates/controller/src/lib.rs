@@ -15,19 +15,31 @@ mod credentials;
 pub mod init;
 mod keys;
 mod listing;
+pub mod live;
+mod metrics;
 pub mod openapi;
 mod pki;
+pub mod placing;
+#[cfg(test)]
+mod placing_tests;
+mod reads;
+#[cfg(test)]
+mod reads_tests;
 mod refusal;
 mod replica;
 pub mod schema;
 #[cfg(test)]
 mod schema_tests;
+pub mod search;
 mod server;
 mod service;
 pub mod store;
 mod stream;
+pub mod trace;
 pub mod types;
+mod upstream;
 mod watch;
+mod web;
 
 pub use refusal::Refusal;
 pub use server::run;

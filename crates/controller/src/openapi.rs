@@ -45,16 +45,18 @@ enum Body {
 enum Answer {
     Json,
     Lines,
+    Text,
     Nothing,
 }
 
-use Access::{Node, Operator, ReadOnly, Tenant};
+use Access::{Host, Node, Operator, ReadOnly, Tenant};
 
 const PEOPLE: &[Access] = &[Operator, ReadOnly, Tenant];
 const LOOKERS: &[Access] = &[Operator, ReadOnly];
 const OPERATORS: &[Access] = &[Operator];
 const NODES: &[Access] = &[Node];
-const EVERYBODY: &[Access] = &[Operator, ReadOnly, Tenant, Node];
+const HOSTS: &[Access] = &[Host];
+const EVERYBODY: &[Access] = &[Operator, ReadOnly, Tenant, Node, Host];
 const CHANGERS: &[Access] = &[Operator, Tenant];
 
 const OBJECTS: &[(&str, &str)] =
@@ -100,7 +102,41 @@ pub const REQUESTS: &[Request] = &[
     Request { led: Led::Must, ..get("/v1/describe/{kind}/{name}", PEOPLE, "An object, when it changed last, and on which nodes it is installed.") },
     Request { led: Led::Best, ..get("/v1/nodes", LOOKERS, "How every node stands: intent, installed, verified.") },
     post("/v1/nodes/{name}/resync", OPERATORS, "A node is sent everything anew: what was changed there by hand goes."),
-    Request { led: Led::Best, query: &[("limit", "integer")], ..get("/v1/events", LOOKERS, "Who changed what, or tried to, the oldest first.") },
+    Request { led: Led::Best, ..get("/v1/tenants", LOOKERS, "Where every Tenant is served, and how far it is on its way.") },
+    Request { led: Led::Best, ..get("/v1/clusters", LOOKERS, "How full every cluster is.") },
+    Request {
+        body: Body::Json(&[("cluster", "string")]),
+        ..post("/v1/tenants/{name}/move", OPERATORS, "A Tenant, and those that it is peered with, moves to another cluster.")
+    },
+    post("/v1/tenants/{name}/abort", OPERATORS, "A move goes back."),
+    Request {
+        query: &[("within", "integer"), ("dry_run", "boolean")],
+        ..post("/v1/rebalance", OPERATORS, "The moves that make water levels even; those of the first wave begin.")
+    },
+    Request { led: Led::Must, query: &[("vnis", "string")], answer: Answer::Lines, ..get("/v1/upstream", HOSTS, "What a host follows: the addresses that serve its VNIs.") },
+    Request {
+        body: Body::Json(&[("revision", "integer")]),
+        ..post("/v1/upstream", HOSTS, "A host sends as a revision has it.")
+    },
+    Request {
+        led: Led::Best,
+        query: &[("limit", "integer"), ("around", "integer"), ("within", "integer")],
+        ..get("/v1/events", LOOKERS, "Who changed what, or tried to, the oldest first. `around`, milliseconds since 1970: those `within` so many seconds of then.")
+    },
+    get("/v1/me", EVERYBODY, "Who asks: Role, access, Tenant; and of which region this is."),
+    Request {
+        query: &[("q", "string"), ("limit", "integer")],
+        ..get("/v1/search", PEOPLE, "Tenants, VPCs, VMs, NCs, nodes and clusters by a part of a name, a VNI, an address or a prefix.")
+    },
+    Request { led: Led::Best, ..get("/v1/tenants/{name}", PEOPLE, "What a Tenant has: its VPCs, how many VMs and routes.") },
+    Request {
+        body: Body::Json(&[("from", "string"), ("to", "string"), ("protocol", "string"), ("port", "integer")]),
+        ..post("/v1/trace", PEOPLE, "Which way a packet would take, stage by stage, by the region's intent.")
+    },
+    get("/v1/reasons", PEOPLE, "Why packets are dropped: each reason with its stage, what it means and what to do."),
+    Request { led: Led::Best, query: &[("day", "boolean")], ..get("/v1/levels", LOOKERS, "Water levels of clusters over the last hour, or day.") },
+    Request { led: Led::Best, answer: Answer::Lines, ..get("/v1/live", LOOKERS, "How nodes stand, events and water levels as they come, without an end.") },
+    Request { answer: Answer::Text, ..get("/metrics", LOOKERS, "The region for Prometheus.") },
     get("/v1/credentials", OPERATORS, "Tokens and certificates that count, without what they open with."),
     Request {
         body: Body::Json(&[("role", "string"), ("sort", "string"), ("days", "integer")]),
@@ -109,7 +145,7 @@ pub const REQUESTS: &[Request] = &[
     Request { method: "DELETE", led: Led::Must, ..get("/v1/credentials/{id}", OPERATORS, "A credential opens nothing any more.") },
     Request { led: Led::Must, query: STREAM, answer: Answer::Lines, ..get("/v1/stream", NODES, "What a node follows (docs/design/controller.md).") },
     Request {
-        body: Body::Json(&[("installed", "integer"), ("verified", "integer"), ("faults", "array"), ("errors", "array"), ("drift", "boolean"), ("version", "string")]),
+        body: Body::Json(&[("installed", "integer"), ("verified", "integer"), ("faults", "array"), ("errors", "array"), ("drift", "boolean"), ("version", "string"), ("usage", "object")]),
         answer: Answer::Nothing,
         ..post("/v1/report", NODES, "How a node stands.")
     },
@@ -178,6 +214,9 @@ fn operation(r: &Request) -> Value {
         Answer::Json => json!({"200": {"description": "It is so.", "content": {"application/json": {"schema": {}}}}}),
         Answer::Lines => {
             json!({"200": {"description": "Lines of JSON.", "content": {"application/x-ndjson": {"schema": {}}}}})
+        }
+        Answer::Text => {
+            json!({"200": {"description": "Text.", "content": {"text/plain": {"schema": {"type": "string"}}}}})
         }
         Answer::Nothing => json!({"204": {"description": "It is noted."}}),
     };

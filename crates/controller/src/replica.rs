@@ -9,7 +9,7 @@ use crate::authenticate::FOR;
 use crate::core::access::Principal;
 use crate::core::credentials::Sort;
 use crate::core::leader::{Leadership, Office};
-use crate::core::region::Wish;
+use crate::core::region::{Places, Wish};
 use crate::keys;
 use crate::openapi::Led;
 use crate::pki::Pki;
@@ -122,6 +122,11 @@ impl Replica {
         }
     }
 
+    /// Whether this one leads and may write.
+    pub fn writes(&self) -> bool {
+        matches!((self.office(), self.etcd.fence()), (Office::Leads(_), Fence::Term(_)))
+    }
+
     /// How old what is known here may be.
     pub fn age_ms(&self) -> u64 {
         self.fresh.lock().elapsed().as_millis() as u64
@@ -187,7 +192,7 @@ impl Replica {
         let (mut parts, body) = request.into_parts();
         let path = parts.uri.path_and_query().map_or("/", |p| p.as_str());
         // One that has no end has a connection of its own.
-        let long = path.starts_with("/v1/stream");
+        let long = ["/v1/stream", "/v1/upstream", "/v1/live"].iter().any(|endless| path.starts_with(endless));
         let mut sender = if long { self.connect(leader).await } else { self.shared(leader).await }.map_err(lost)?;
         parts.uri = format!("{leader}{path}").parse().map_err(|_| Refusal::Failed)?;
         for name in [header::AUTHORIZATION, header::HOST, header::CONNECTION, header::TRANSFER_ENCODING] {
@@ -342,6 +347,7 @@ impl Controller {
             return Ok(());
         }
         let (mut docs, mut text, mut doubts) = (Documents::new(), String::new(), false);
+        let mut places = Places::new();
         for event in &change.events {
             if let Some((kind, name)) = keys::object_of(&event.key) {
                 doubts |= kind == Kind::Role;
@@ -355,12 +361,23 @@ impl Controller {
                     Some(record) => drop(core.credentials.insert(hash.into(), record)),
                     None => drop(core.credentials.remove(hash)),
                 }
+            } else if let Some(tenant) = keys::placed_of(&event.key) {
+                let placement = match &event.value {
+                    Some(value) => {
+                        Some(serde_json::from_slice(value).map_err(|e| format!("the place of {tenant}: {e}"))?)
+                    }
+                    None => None,
+                };
+                places.push((tenant.into(), placement));
             }
         }
         if text.is_empty() && docs.deletes.is_empty() {
             core.region.passed(change.revision);
         } else {
             core.take(docs, &text, change.revision, false)?;
+        }
+        if !places.is_empty() {
+            core.region.place(places, change.revision);
         }
         drop(guard);
         if doubts {
@@ -375,8 +392,10 @@ impl Controller {
         let snapshot = self.store.snapshot().map_err(|e| e.to_string())?;
         let (docs, revision) = service::load(&*snapshot)?;
         let (latest, credentials) = (service::latest(&*snapshot)?, service::credentials(&*snapshot)?);
+        let placed = service::placed(&*snapshot)?;
         let mut guard = self.core();
         guard.take(docs, "", revision, true)?;
+        guard.region.place_anew(placed, revision);
         guard.region.forget_feeds(&latest);
         guard.credentials = credentials;
         drop(guard);

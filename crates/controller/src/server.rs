@@ -50,8 +50,18 @@ pub fn run(file: &Path) -> Result<(), String> {
         };
         let controller = Controller::open(&config, &folder, store, replica)?;
         let tls = controller.pki.server(&config.names)?;
+        let sampled = controller.clone();
+        tokio::spawn(async move {
+            let mut ticks = tokio::time::interval(Duration::from_millis(crate::core::samples::STEP_MS));
+            loop {
+                ticks.tick().await;
+                let controller = sampled.clone();
+                let _ = tokio::task::spawn_blocking(move || controller.sample()).await;
+            }
+        });
         node::daemon::notify("READY=1");
         tracing::info!("region {} at revision {}: listening on {address}", config.region, controller.status().revision);
+        tokio::spawn(controller.clone().keep_placing());
         let mut result = Ok(());
         tokio::select! {
             why = crate::replica::run(&controller) => result = Err(why),

@@ -4,9 +4,14 @@
 
 use crate::config::Config;
 use crate::core::access::Principal;
+use crate::core::assign::Assignment;
 use crate::core::credentials::Credential;
 use crate::core::fleet::{Fleet, NodeView};
+use crate::core::hosts::Hosts;
+use crate::core::moving::Placement;
 use crate::core::region::{Proposal, Region, Unfit, Wish};
+use crate::core::samples::{Sample, Samples};
+use crate::metrics::Metrics;
 use crate::pki::Pki;
 use crate::refusal::Refusal;
 use crate::replica::Replica;
@@ -38,6 +43,10 @@ pub struct Core {
     pub region: Region,
     /// Its nodes.
     pub fleet: Fleet,
+    /// Its hosts.
+    pub hosts: Hosts,
+    /// Tenants that find no cluster, and why.
+    pub refused: BTreeMap<Name, String>,
     /// Nodes that are to be sent everything anew.
     pub resync: BTreeSet<Name>,
     /// Credentials, by their hashes.
@@ -70,6 +79,8 @@ pub struct Controller {
     pub(crate) replica: Option<Replica>,
     pub(crate) audit: Audit,
     pub(crate) pki: Pki,
+    pub(crate) metrics: Metrics,
+    samples: Mutex<Samples>,
     name: String,
     id: String,
     history: String,
@@ -126,6 +137,18 @@ pub(crate) fn credentials(store: &dyn Snapshot) -> Result<BTreeMap<String, Crede
         .collect())
 }
 
+/// Where Tenants are, as the store has it.
+pub(crate) fn placed(store: &dyn Snapshot) -> Result<BTreeMap<Name, Placement>, String> {
+    let from = keys::PLACED.as_bytes();
+    let page = store.range(from, &end_of(from), usize::MAX).map_err(|e| e.to_string())?;
+    let place = |e: crate::store::Entry| {
+        let placement: Placement = serde_json::from_slice(&e.value).ok()?;
+        Some((Name::from(keys::placed_of(&e.key)?), Placement { revision: e.changed, ..placement }))
+    };
+    let unreadable = || "the store holds a place of a Tenant that this version does not understand".to_string();
+    page.entries.into_iter().map(|e| place(e).ok_or_else(unreadable)).collect()
+}
+
 impl Controller {
     /// Opens a controller over a store, with CA and audit log in a folder.
     pub fn open(
@@ -147,7 +170,7 @@ impl Controller {
         let history = schema::text(&*store, keys::HISTORY)?;
         let snapshot = store.snapshot().map_err(|e| e.to_string())?;
         let (docs, revision) = load(&*snapshot)?;
-        let region = Region::load(&docs, revision, &latest(&*snapshot)?);
+        let region = Region::load(&docs, revision, &latest(&*snapshot)?, placed(&*snapshot)?);
         let region = region.map_err(|e| {
             e.first().map_or(String::new(), |e| format!("what the store holds does not fit together: {e}"))
         })?;
@@ -155,10 +178,31 @@ impl Controller {
         audit.notes.iter().for_each(|note| tracing::warn!("{note}"));
         let credentials = credentials(&*snapshot)?;
         drop(snapshot);
-        let core = Mutex::new(Core { region, fleet: Fleet::default(), resync: BTreeSet::new(), credentials });
+        let core = Mutex::new(Core {
+            region,
+            fleet: Fleet::default(),
+            hosts: Hosts::default(),
+            refused: BTreeMap::new(),
+            resync: BTreeSet::new(),
+            credentials,
+        });
         let (name, started, news) = (config.region.clone(), Instant::now(), watch::Sender::new(revision));
-        let doubts = AtomicU64::new(0);
-        Ok(Arc::new(Controller { core, store, replica, audit, pki, name, id, history, started, news, doubts }))
+        let (metrics, samples, doubts) = (Metrics::default(), Mutex::default(), AtomicU64::new(0));
+        Ok(Arc::new(Controller {
+            core,
+            store,
+            replica,
+            audit,
+            pki,
+            metrics,
+            samples,
+            name,
+            id,
+            history,
+            started,
+            news,
+            doubts,
+        }))
     }
 
     /// The region and its nodes; while they are held, changes wait.
@@ -166,7 +210,7 @@ impl Controller {
         self.core.lock()
     }
 
-    /// The region.
+    /// What the region is called.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -174,6 +218,31 @@ impl Controller {
     /// What names the history to which revisions belong.
     pub fn history(&self) -> &str {
         &self.history
+    }
+
+    /// What names the region.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Notes the water levels as they are now.
+    pub fn sample(&self) {
+        let sample = self.core().sample(now_ms());
+        self.samples.lock().take(sample);
+    }
+
+    /// The last water levels.
+    pub fn last_sample(&self) -> Option<Sample> {
+        self.samples.lock().last().cloned()
+    }
+
+    /// Water levels of the last hour, or of the last day.
+    pub fn samples(&self, day: bool) -> Vec<Sample> {
+        let samples = self.samples.lock();
+        match day {
+            true => samples.day().cloned().collect(),
+            false => samples.hour().cloned().collect(),
+        }
     }
 
     /// Tells of news.
@@ -203,7 +272,7 @@ impl Controller {
         let counts = core.region.model().counts();
         let objects = Kind::ALL.into_iter().map(|k| (k.name().to_string(), counts.of(k)));
         let mut nodes = BTreeMap::new();
-        for view in core.nodes() {
+        for view in core.overviews() {
             *nodes.entry(view.state).or_default() += 1;
         }
         Status {
@@ -332,6 +401,10 @@ impl Controller {
             core.region.discard(proposal);
             return Err(wrong(e));
         }
+        if let Some(why) = core.finds_no_cluster(&proposal) {
+            core.region.discard(proposal);
+            return Err(Refusal::Wrong(vec![why]));
+        }
         let view = proposal.plan.view(core.region.model(), CHANGES_MAX);
         let mut report = ApplyReport {
             plan: view.to_json(),
@@ -396,6 +469,43 @@ impl Core {
     /// How every node stands.
     pub fn nodes(&self) -> Vec<NodeView> {
         self.region.model().by_name().nodes.keys().map(|name| self.view(name)).collect()
+    }
+
+    /// Why a Tenant of a change, which asks for a cluster, finds none.
+    fn finds_no_cluster(&self, proposal: &Proposal) -> Option<String> {
+        let new: Vec<&Name> = proposal
+            .pairs
+            .iter()
+            .filter_map(|(_, after)| match after {
+                Some(Object::Tenant(t)) if t.cluster.is_none() && self.region.placement(&t.name).is_none() => {
+                    Some(&t.name)
+                }
+                _ => None,
+            })
+            .collect();
+        if new.is_empty() {
+            return None;
+        }
+        let mut assignment = Assignment::of(&self.region, &self.fleet);
+        let refused = if assignment.is_known() { assignment.place().1 } else { Vec::new() };
+        refused.into_iter().find(|(tenant, _)| new.contains(&tenant)).map(|(_, why)| why)
+    }
+
+    /// How every node stands, without what it says of single VPCs.
+    pub fn overviews(&self) -> Vec<NodeView> {
+        let now = now_ms();
+        let nodes = self.region.model().by_name().nodes.values();
+        nodes.map(|n| self.fleet.overview(&n.name, &n.cluster, self.region.intent(&n.cluster), now)).collect()
+    }
+
+    /// The water levels of each cluster, as its nodes that are here tell them.
+    fn sample(&self, time_ms: u64) -> Sample {
+        let mut sample = Sample { time_ms, ..Sample::default() };
+        for node in self.overviews().into_iter().filter(|n| !["away", "unknown"].contains(&n.state.as_str())) {
+            let shares = node.usage.shares().map(|(table, share)| (table.to_string(), share)).collect();
+            sample.merge(&Sample { time_ms, clusters: [(node.cluster, shares)].into() });
+        }
+        sample
     }
 
     /// How a node stands.

@@ -3,6 +3,7 @@
 
 pub use crate::core::credentials::{Credential, Sort};
 pub use crate::core::fleet::NodeView;
+pub use crate::core::samples::Sample;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -32,6 +33,48 @@ pub struct Status {
     /// Of several controllers: how old what this one knows may be, in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub age_ms: Option<u64>,
+}
+
+/// `GET /v1/me`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Me {
+    /// Name of the region.
+    pub region: String,
+    /// Version of the controller.
+    pub version: String,
+    /// The Role.
+    pub role: String,
+    /// What it may do.
+    pub access: String,
+    /// Whose objects it sees, of a tenant.
+    pub tenant: String,
+    /// Which node it is, of a node.
+    pub node: String,
+}
+
+/// `GET /v1/levels`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LevelsView {
+    /// Above it a cluster takes no new tenant.
+    pub closed: f64,
+    /// What nothing may exceed.
+    pub full: f64,
+    /// What was measured, the oldest first.
+    pub samples: Vec<Sample>,
+}
+
+/// One of `GET /v1/reasons`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reason {
+    /// Name.
+    pub name: String,
+    /// The stage that decides it.
+    pub stage: String,
+    /// What happened.
+    pub meaning: String,
+    /// What to do.
+    pub advice: String,
 }
 
 /// `POST /v1/credentials`.

@@ -18,6 +18,19 @@ pub fn yaml(uplinks: usize, engine: &str) -> String {
     );
     let via = Segment::uplink(0);
     let _ = writeln!(y, "  internet:\n    via: [{}, \"{}\"]", via.router4(), via.router6());
+    y += &region_yaml();
+    for (vpc, prefix) in VPCS.iter().flat_map(|v| INTERNET.map(|p| (v.name, p))) {
+        document(&mut y, "Route", None);
+        let _ = writeln!(y, "  vpc: {vpc}\n  prefix: \"{prefix}\"\n  scope: internet");
+    }
+    internet(&mut y);
+    groups(&mut y);
+    y
+}
+
+/// VPCs, what is in them and their hosts: what a cluster serves without state.
+pub fn region_yaml() -> String {
+    let mut y = String::new();
     for host in 0..HOSTS.len() {
         for v6 in [false, true] {
             document(&mut y, "Nc", Some(&nc_name(host, v6)));
@@ -49,12 +62,6 @@ pub fn yaml(uplinks: usize, engine: &str) -> String {
             }
         }
     }
-    for (vpc, prefix) in VPCS.iter().flat_map(|v| INTERNET.map(|p| (v.name, p))) {
-        document(&mut y, "Route", None);
-        let _ = writeln!(y, "  vpc: {vpc}\n  prefix: \"{prefix}\"\n  scope: internet");
-    }
-    internet(&mut y);
-    groups(&mut y);
     for vm in &VMS {
         document(&mut y, "Vm", Some(vm.name));
         let nc = nc_name(vm.host, vpc(vm.vpc).underlay6);

@@ -5,6 +5,7 @@ use crate::lifecycle::{self, Lab, Options};
 use crate::node::Counters;
 use crate::plan::{self, vm, Names};
 use crate::progress::Progress;
+use crate::region::Shape;
 use crate::traffic::{self, Ping, Tcp};
 use crate::{interrupt, LabError};
 use comfy_table::{presets::UTF8_FULL_CONDENSED, Attribute, Cell, CellAlignment, Color, Table};
@@ -62,7 +63,7 @@ pub fn routes() -> Vec<Route> {
 }
 
 /// What a route did.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Row {
     /// What it shows.
     pub route: String,
@@ -94,27 +95,37 @@ pub struct Row {
 
 /// Runs one route.
 pub fn run_route(lab: &Lab, route: &Route, seconds: u32) -> Result<Row, LabError> {
+    let node = lab.node()?;
+    run_over(&lab.shape, route, seconds, || node.counters())
+}
+
+/// Runs one route over whatever gateways have these counters.
+pub(crate) fn run_over(
+    shape: &Shape,
+    route: &Route,
+    seconds: u32,
+    counters: impl Fn() -> Result<Counters, LabError>,
+) -> Result<Row, LabError> {
     let (from, to) = (vm(route.from).expect("in the plan"), vm(route.to).expect("in the plan"));
     let address = if route.v6 { to.v6.0 } else { to.v4.0 };
-    let ns = lab.shape.names.namespace(from.name);
-    let node = lab.node()?;
-    let before = node.counters()?;
+    let ns = shape.names.namespace(from.name);
+    let before = counters()?;
     // With jumbo frames: as large as the VM's MTU allows, so that the whole path proves that it carries them.
-    let size = (lab.shape.mtu - plan::INNER_OVERHEAD - if route.v6 { 48 } else { 28 }).to_string();
+    let size = (shape.mtu - plan::INNER_OVERHEAD - if route.v6 { 48 } else { 28 }).to_string();
     let more: &[&str] = if route.jumbo { &["-M", "do", "-s", &size] } else { &[] };
     let ping = traffic::ping(&ns, address, PINGS, more)?;
     interrupt::check()?;
-    let middle = node.counters()?;
+    let middle = counters()?;
     let tcp = traffic::tcp(&ns, address, seconds)?;
     interrupt::check()?;
-    let after = node.counters()?;
+    let after = counters()?;
     let transfer = after.since(&middle);
     let all = after.since(&before);
     Ok(Row {
         route: route.what.to_string(),
         path: format!("{} → {} ({address})", route.from, route.to),
         family: if route.v6 { 6 } else { 4 },
-        underlay_mtu: lab.shape.mtu,
+        underlay_mtu: shape.mtu,
         pings: ping.sent,
         replies: ping.received,
         rtt_ms: ping.rtt_ms,

@@ -11,6 +11,7 @@
 
 pub mod bare;
 pub mod config;
+pub mod controlled;
 pub mod demo;
 pub mod filter;
 pub mod flood;

@@ -115,7 +115,7 @@ pub fn up(options: &Options, progress: &Progress) -> Result<Lab, LabError> {
 }
 
 /// The node pins its program and tables in the BPF file system, which systemd mounts and a container does not.
-fn mount_bpffs() -> Result<(), LabError> {
+pub(crate) fn mount_bpffs() -> Result<(), LabError> {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let mounted =
         mounts.lines().any(|l| l.split(' ').nth(1) == Some("/sys/fs/bpf") && l.split(' ').nth(2) == Some("bpf"));

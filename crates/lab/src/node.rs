@@ -173,6 +173,11 @@ impl Node {
         Node { process, socket: socket(names) }
     }
 
+    /// A node with a socket of its own.
+    pub fn at(process: Process, socket: PathBuf) -> Node {
+        Node { process, socket }
+    }
+
     /// `GET /v1/status`.
     pub fn status(&self) -> Result<Value, LabError> {
         self.get("/v1/status")

@@ -36,15 +36,7 @@ pub fn build(shape: &Shape, progress: &Progress) -> Result<(), LabError> {
     let names = &shape.names;
     progress.step("namespaces");
     for ns in names.namespaces() {
-        shell::run(&format!("ip netns add {}", ns.0))?;
-        // Duplicate address detection would hold every IPv6 address back for a second; the addresses are known to be unique.
-        ns.sysctl(&[
-            ("net.ipv6.conf.all.disable_ipv6", "0"),
-            ("net.ipv6.conf.default.disable_ipv6", "0"),
-            ("net.ipv6.conf.default.accept_dad", "0"),
-            ("net.ipv6.conf.default.router_solicitations", "0"),
-        ])?;
-        ns.run("ip link set lo up")?;
+        namespace(&ns)?;
     }
     progress.step("underlay: a router between the hosts and the gateway");
     router(shape)?;
@@ -71,6 +63,19 @@ pub fn build(shape: &Shape, progress: &Progress) -> Result<(), LabError> {
     Ok(())
 }
 
+/// Makes a namespace.
+pub(crate) fn namespace(ns: &Namespace) -> Result<(), LabError> {
+    shell::run(&format!("ip netns add {}", ns.0))?;
+    // Duplicate address detection would hold every IPv6 address back for a second; the addresses are known to be unique.
+    ns.sysctl(&[
+        ("net.ipv6.conf.all.disable_ipv6", "0"),
+        ("net.ipv6.conf.default.disable_ipv6", "0"),
+        ("net.ipv6.conf.default.accept_dad", "0"),
+        ("net.ipv6.conf.default.router_solicitations", "0"),
+    ])?;
+    ns.run("ip link set lo up").map(drop)
+}
+
 fn run_steps(ns: &Namespace, mut steps: impl Iterator<Item = Step>) -> Result<(), LabError> {
     steps.try_for_each(|s| ns.run_argv(&s.argv).map(drop))
 }
@@ -90,7 +95,13 @@ fn router(shape: &Shape) -> Result<(), LabError> {
 }
 
 /// A cable between the router and another namespace, with addresses.
-fn cable(shape: &Shape, segment: Segment, router_dev: &str, ns: &Namespace, dev: &str) -> Result<(), LabError> {
+pub(crate) fn cable(
+    shape: &Shape,
+    segment: Segment,
+    router_dev: &str,
+    ns: &Namespace,
+    dev: &str,
+) -> Result<(), LabError> {
     let net = shape.names.namespace("net");
     shell::run(&format!("ip link add {router_dev} netns {} type veth peer name {dev} netns {}", net.0, ns.0))?;
     let ends = [(&net, router_dev, segment.router4(), segment.router6()), (ns, dev, segment.node4(), segment.node6())];
@@ -237,6 +248,7 @@ pub fn remove(names: &Names) -> Result<Vec<String>, LabError> {
             removed.push(format!("process {} ({})", process.pid, process.what));
         }
     }
+    removed.extend(crate::controlled::remove(names)?);
     for ns in names.namespaces().into_iter().filter(Namespace::exists) {
         let strangers = strangers(&ns);
         shell::run(&format!("ip netns del {}", ns.0))?;

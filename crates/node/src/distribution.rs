@@ -2,7 +2,10 @@
 //! What the controller and a node say to each other: one answer without an end, a line a message or a document, and reports the other way
 //! (`docs/design/controller.md`).
 
+use crate::usage::Usage;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 /// Version of these messages. A node that speaks another one is refused.
 pub const PROTOCOL: u32 = 1;
@@ -70,6 +73,27 @@ pub struct Report {
     /// Its version.
     #[serde(default)]
     pub version: String,
+    /// How full it is, and what it does.
+    #[serde(default)]
+    pub usage: Usage,
+}
+
+/// A line of what a host follows: the tunnel addresses that serve its VNIs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Upstream {
+    /// As of this revision.
+    pub revision: u64,
+    /// By VNI; one that nobody serves is not among them.
+    pub vnis: BTreeMap<u32, Vec<IpAddr>>,
+}
+
+/// What a host answers: its devices are so.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Switched {
+    /// As of this revision.
+    pub revision: u64,
 }
 
 impl Message {

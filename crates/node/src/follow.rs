@@ -3,17 +3,19 @@
 //! read, so that a node that cannot keep up holds the controller back and not its own memory. What went wrong is tried again,
 //! less and less often. Nothing here stands between a packet and its way.
 
-use crate::distribution::{Message, ALIVE_S, PROTOCOL};
+use crate::distribution::{Message, Report, ALIVE_S, PROTOCOL};
 use crate::managed::Managed;
 use crate::service::Node;
 use crate::tls::Remote;
 use crate::types::ErrorBody;
+use crate::usage::{Meter, PERIOD};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http2::SendRequest;
 use hyper::{Request, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use model::{ConfigError, Documents, Kind};
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -164,11 +166,17 @@ async fn follow_stream(
     let (mut receiving, mut parcel) = (Receiving::Nothing, Parcel::default());
     // Why the whole configuration was refused: it is not asked for again before something has changed.
     let mut refused = None;
+    let mut out = Reports { node: node.clone(), meter: Arc::default() };
+    let mut beat = tokio::time::interval(PERIOD);
     loop {
         let lines = tokio::select! {
             lines = reader.lines() => lines?,
             () = managed.news() => {
-                report(sender, remote, managed).await?;
+                out.send(sender, remote, managed).await?;
+                continue;
+            }
+            _ = beat.tick() => {
+                out.send(sender, remote, managed).await?;
                 continue;
             }
         };
@@ -184,7 +192,7 @@ async fn follow_stream(
                 match message {
                     Message::Hello { region, node: name, cluster } => {
                         welcome(managed, remote, &region, &name, &cluster);
-                        report(sender, remote, managed).await?;
+                        out.send(sender, remote, managed).await?;
                     }
                     Message::Snapshot { revision } => receiving = Receiving::Snapshot(revision),
                     Message::Change { revision, puts, deletes } => {
@@ -207,16 +215,16 @@ async fn follow_stream(
                         };
                         receiving = Receiving::Nothing;
                         refused = install(node, std::mem::take(&mut parcel), true, revision).await.err();
-                        report(sender, remote, managed).await?;
+                        out.send(sender, remote, managed).await?;
                     }
-                    Message::Alive {} => report(sender, remote, managed).await?,
+                    Message::Alive {} => out.send(sender, remote, managed).await?,
                 }
             }
             if let Receiving::Change(revision, puts) = receiving {
                 if parcel.lines == puts {
                     receiving = Receiving::Nothing;
                     let done = install(node, std::mem::take(&mut parcel), false, revision).await;
-                    report(sender, remote, managed).await?;
+                    out.send(sender, remote, managed).await?;
                     done?;
                 }
             }
@@ -253,8 +261,23 @@ async fn install(node: &Arc<Node>, mut parcel: Parcel, whole: bool, revision: u6
     done.map_err(|e| format!("revision {revision} cannot be brought into force: {e}"))
 }
 
-/// Tells the controller how far this node is.
-async fn report(sender: &mut SendRequest<Full<Bytes>>, remote: &Remote, managed: &Managed) -> Result<(), String> {
-    let report = serde_json::to_vec(&managed.report()).unwrap_or_default();
-    send(sender, remote, "POST", "/v1/report", report).await.map(drop)
+/// Tells the controller how far this node is, and how it does.
+struct Reports {
+    node: Arc<Node>,
+    meter: Arc<Mutex<Meter>>,
+}
+
+impl Reports {
+    async fn send(
+        &mut self,
+        sender: &mut SendRequest<Full<Bytes>>,
+        remote: &Remote,
+        managed: &Managed,
+    ) -> Result<(), String> {
+        let (node, meter) = (self.node.clone(), self.meter.clone());
+        let usage = tokio::task::spawn_blocking(move || meter.lock().read(&node)).await;
+        let report = Report { usage: usage.map_err(|_| "the node failed to read its counters")?, ..managed.report() };
+        let report = serde_json::to_vec(&report).unwrap_or_default();
+        send(sender, remote, "POST", "/v1/report", report).await.map(drop)
+    }
 }

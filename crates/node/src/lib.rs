@@ -52,6 +52,7 @@ pub mod trace;
 pub mod types;
 pub mod upgrade;
 pub mod uplinks;
+pub mod usage;
 pub mod verify;
 mod worker;
 

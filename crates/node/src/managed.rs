@@ -8,6 +8,7 @@ use crate::distribution::Report;
 use crate::error::NodeError;
 use crate::service::{sentences, Change, Node};
 use crate::types::{ApplyReport, ControllerView};
+use crate::usage::Usage;
 use model::{ConfigError, Documents, Kind, Model};
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
@@ -117,6 +118,7 @@ impl Managed {
             errors: outlook.errors.clone(),
             drift: followed.drift,
             version: env!("CARGO_PKG_VERSION").into(),
+            usage: Usage::default(),
         }
     }
 

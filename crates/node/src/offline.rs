@@ -44,14 +44,19 @@ impl Offline {
         let mut model = Model::new();
         let (docs, warnings) = model::validate_files(&files, &mut model).map_err(sentences)?;
         model.apply(&docs).map_err(sentences)?;
+        let warnings = warnings.iter().map(|w| w.to_string()).collect();
+        Ok(Self { warnings, ..Self::of(model, mtu)? })
+    }
+
+    /// Fills tables with a configuration.
+    pub fn of(model: Model, mtu: u16) -> Result<Self, NodeError> {
         let memory = Arc::new(HeapMemory::new().map_err(NodeError::system("reserving table memory"))?);
         let options = WriterOptions { xdp_slots: 0, worker_slots: 1, ..Default::default() };
         let mut writer = Writer::create(memory, options).map_err(NodeError::system("building the tables"))?;
         writer.commit(&model.full_commit())?;
         crate::conntrack::enter(&mut writer, &model)?;
         writer.settle();
-        let warnings = warnings.iter().map(|w| w.to_string()).collect();
-        let mut offline = Self { model, writer, warnings };
+        let mut offline = Self { model, writer, warnings: Vec::new() };
         offline.make_up_underlay(mtu)?;
         Ok(offline)
     }

@@ -290,6 +290,12 @@ impl Node {
         vpcs.filter_map(|o| if let Object::Vpc(v) = o { Some((v.vni, v.name.to_string())) } else { None }).collect()
     }
 
+    /// The engine, and the devices that it works on.
+    pub(crate) fn engine_and_ports(&self) -> (String, Vec<String>) {
+        let plane = self.plane.lock();
+        (plane.engine_name().into(), plane.uplinks().into_iter().map(|u| u.name).collect())
+    }
+
     /// `GET /v1/counters`.
     pub fn counters(&self) -> Counters {
         let mut counters = counters::read(&self.tables(), &self.vpc_names());

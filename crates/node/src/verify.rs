@@ -4,8 +4,9 @@
 //! what was changed is looked at at once. Each difference is told with the entry that it is about, and mended: the writer reads the tables anew, as at a
 //! start, and commits what differs.
 //!
-//! Looked at are VPCs (their entry, their gateway's MAC address, every interval of their routes) and each address of each VM (its MAC
-//! address, its NC). What is in memory and belongs to no object that is configured is not looked for, nor which counter a VM has.
+//! Looked at are VPCs (their entry, their gateway's MAC and IP addresses, every interval of their routes), each address of each VM (its MAC
+//! address, its NC, that this may send for the VPC) and NCs. At the end of a pass the entries in memory are counted: with all found that are
+//! configured, more of them than were written belong to nobody. Not looked at is which counter a VM has.
 
 use crate::audit::{Event, Origin};
 use crate::error::NodeError;
@@ -13,11 +14,11 @@ use crate::managed::Managed;
 use crate::service::{Core, Node};
 use compile::Compile;
 use model::{Documents, Kind, Mac, Model, Name, Object, Position, Prefix, Scope, Snapshot, VpcView, Wanted};
-use std::collections::{BTreeSet, HashMap};
-use std::net::IpAddr;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tables::{RouteInterval, Tables, Target, Writer};
+use tables::{Entry, RouteInterval, Tables, Target, Tenant, Writer};
 
 /// Objects that are looked at under one lock.
 const PAGE: usize = 1024;
@@ -57,7 +58,7 @@ impl Default for Pass {
 }
 
 fn wanted() -> Wanted {
-    Wanted { kinds: vec![Kind::Vpc, Kind::Vm, Kind::Route], vpc: None }
+    Wanted { kinds: vec![Kind::Nc, Kind::Vpc, Kind::Vm, Kind::Route], vpc: None }
 }
 
 /// Looks at objects, under the lock of the configuration.
@@ -66,10 +67,20 @@ struct Look<'n> {
     tables: &'n Tables,
     model: &'n Model,
     ncs: HashMap<Name, Option<IpAddr>>,
+    /// NCs of VPCs that were looked at.
+    senders: HashSet<(abi::Vni, IpAddr)>,
     faults: Vec<String>,
 }
 
-impl Look<'_> {
+fn halves(a: Ipv6Addr) -> (u64, u64) {
+    ((a.to_bits() >> 64) as u64, a.to_bits() as u64)
+}
+
+impl<'n> Look<'n> {
+    fn new(node: &'n Node, tables: &'n Tables, core: &'n Core) -> Look<'n> {
+        Look { node, tables, model: &core.model, ncs: HashMap::new(), senders: HashSet::new(), faults: Vec::new() }
+    }
+
     fn vpc(&mut self, name: &str, routes_max: usize) -> bool {
         let Some(vpc) = self.model.vpc_of_name(name) else { return true };
         let spec = vpc.spec();
@@ -80,6 +91,16 @@ impl Look<'_> {
         if tenant.gateway_mac() != spec.gateway_mac.0 {
             let (is, wanted) = (Mac(tenant.gateway_mac()), spec.gateway_mac);
             self.faults.push(format!("Vpc {name}: its gateway is {is} in the tables, and configured as {wanted}"));
+        }
+        for address in &spec.gateways {
+            if !self.address(spec.vni, *address, &tenant).is_some_and(|e| e.flags & abi::VM_FLAG_GATEWAY != 0) {
+                self.faults.push(format!("Vpc {name}: the tables do not have its gateway address {address}"));
+            }
+        }
+        for nc in vpc.senders() {
+            if !self.may_send(spec.vni, nc) {
+                self.faults.push(format!("Vpc {name}: in the tables {nc} may not send for it"));
+            }
         }
         if vpc.routes().take(routes_max + 1).count() > routes_max {
             return false;
@@ -93,6 +114,34 @@ impl Look<'_> {
         true
     }
 
+    fn address(&self, vni: abi::Vni, address: IpAddr, tenant: &Tenant) -> Option<tables::VmEntry> {
+        match address {
+            IpAddr::V4(a) => self.tables.vm4(vni, a.to_bits(), tenant.generation()),
+            IpAddr::V6(a) => self.tables.vm6(vni, halves(a), tenant.generation()),
+        }
+    }
+
+    fn nc_id(&self, address: IpAddr) -> Option<abi::NcId> {
+        match address {
+            IpAddr::V4(a) => self.tables.nc_by_addr4(a.to_bits()),
+            IpAddr::V6(a) => self.tables.nc_by_addr6(halves(a)),
+        }
+    }
+
+    fn may_send(&self, vni: abi::Vni, nc: IpAddr) -> bool {
+        match nc {
+            IpAddr::V4(a) => self.tables.may_send4(vni, a.to_bits()),
+            IpAddr::V6(_) => self.nc_id(nc).is_some_and(|id| self.tables.may_send6(vni, id)),
+        }
+    }
+
+    fn nc(&mut self, nc: &model::Nc) {
+        let found = self.nc_id(nc.address).and_then(|id| self.tables.nc(id));
+        if found.map(|found| found.addr) != Some(nc.address) {
+            self.faults.push(format!("Nc {}: the tables do not have {}", nc.name, nc.address));
+        }
+    }
+
     fn vm(&mut self, vm: &model::Vm) {
         let Some(vpc) = self.model.vpc_of_name(&vm.vpc) else { return };
         let vni = vpc.spec().vni;
@@ -104,15 +153,11 @@ impl Look<'_> {
             Some(Object::Nc(nc)) => Some(nc.address),
             _ => None,
         });
+        if let Some(nc) = nc.filter(|nc| self.senders.insert((vni, *nc)) && !self.may_send(vni, *nc)) {
+            self.faults.push(format!("Vm {}: in the tables its NC {nc} may not send for its VPC", name()));
+        }
         for address in vm.addresses.iter() {
-            let entry = match address {
-                IpAddr::V4(a) => self.tables.vm4(vni, a.to_bits(), tenant.generation()),
-                IpAddr::V6(a) => {
-                    let bits = a.to_bits();
-                    self.tables.vm6(vni, ((bits >> 64) as u64, bits as u64), tenant.generation())
-                }
-            };
-            let Some(entry) = entry else {
+            let Some(entry) = self.address(vni, *address, &tenant) else {
                 self.faults.push(format!("Vm {}: the tables do not have {address}", name()));
                 continue;
             };
@@ -124,6 +169,9 @@ impl Look<'_> {
                     "Vm {}: {address} leads to {is} in the tables, and is configured at {wanted}",
                     name()
                 ));
+            }
+            if entry.flags & abi::VM_FLAG_GATEWAY != 0 {
+                self.faults.push(format!("Vm {}: {address} is a gateway's in the tables", name()));
             }
             if entry.mac != vm.mac.0 {
                 let (is, wanted) = (Mac(entry.mac), vm.mac);
@@ -226,20 +274,62 @@ impl Node {
         let page = snapshot.page(&core.model, PAGE);
         (pass.at, pass.begun) = (snapshot.position().cloned(), true);
         pass.faults.extend(self.look(&core, &tables, page.iter()));
+        if pass.over() {
+            pass.faults.extend(self.unaccounted(&core.model));
+        }
         pass.faults.truncate(TOLD);
     }
 
     fn look<'o>(&self, core: &Core, tables: &Tables, objects: impl Iterator<Item = &'o Object>) -> Vec<String> {
-        let mut look = Look { node: self, tables, model: &core.model, ncs: HashMap::new(), faults: Vec::new() };
+        let mut look = Look::new(self, tables, core);
         for object in objects {
             match object {
                 // Its routes are looked at with it.
                 Object::Vpc(vpc) => drop(look.vpc(&vpc.name, usize::MAX - 1)),
                 Object::Vm(vm) => look.vm(vm),
+                Object::Nc(nc) => look.nc(nc),
                 _ => {}
             }
         }
         look.faults
+    }
+
+    /// What the memory of the tables has beside what was written.
+    fn unaccounted(&self, model: &Model) -> Vec<String> {
+        let writer = self.writer();
+        let miscounts = writer.miscounts();
+        let mut faults = Vec::new();
+        for m in &miscounts {
+            faults.push(match m.found {
+                Some(found) => format!("the tables have {found} {} in memory, and {} were written", m.of, m.written),
+                None => format!("the table of {} contradicts itself", m.of),
+            });
+        }
+        let mut seen = HashSet::new();
+        let mut name = |entry: Entry| {
+            let known = match entry {
+                Entry::Vpc(vni) => model.vpc_of_vni(vni).is_some(),
+                Entry::Address(vni, address) => model.vpc_of_vni(vni).is_some_and(|vpc| vpc.has_address(address)),
+                Entry::Nc(address) => model.tunnel_ends().contains(&address),
+            };
+            let twice = !seen.insert(entry);
+            if faults.len() >= TOLD || known && !twice {
+                return;
+            }
+            let of = |what: String| match known {
+                true => format!("the tables have {what} twice"),
+                false => format!("the tables have {what}, which is not configured"),
+            };
+            faults.push(of(match entry {
+                Entry::Vpc(vni) => format!("the VPC with VNI {vni}"),
+                Entry::Address(vni, address) => format!("{address} in VNI {vni}"),
+                Entry::Nc(address) => format!("the NC {address}"),
+            }));
+        };
+        if !miscounts.is_empty() {
+            writer.entries(&mut name);
+        }
+        faults
     }
 
     /// Looks at what a change has touched: what is not as configured, and whether that was all.
@@ -247,8 +337,7 @@ impl Node {
         let tables = self.tables();
         let _guard = tables.enter();
         let core = self.core();
-        let mut look =
-            Look { node: self, tables: &tables, model: &core.model, ncs: HashMap::new(), faults: Vec::new() };
+        let mut look = Look::new(self, &tables, &core);
         let (mut vpcs, mut all) = (BTreeSet::new(), true);
         for item in &docs.puts {
             match &item.object {
@@ -274,6 +363,7 @@ impl Node {
         {
             let core = self.core();
             let mut writer = self.writer();
+            writer.erase_strays();
             let options = crate::daemon::writer_options(fast, &core.model);
             let mut fresh = Writer::attach(self.tables().memory().clone(), options).map_err(|e| {
                 NodeError::Config(vec![format!("the tables cannot be read anew, restart the node: {e}")])
@@ -334,166 +424,5 @@ pub(crate) fn begin(node: &Arc<Node>, managed: Arc<Managed>) -> std::io::Result<
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use rand::{RngExt, SeedableRng};
-
-    use crate::consent::{Authority, Consent};
-    use crate::daemon::{self, Options};
-    use crate::dataplane::Choice;
-    use crate::service::Change;
-    use abi::Vni;
-
-    const WORLD: &str = "{apiVersion: tunny/v1, kind: Nc, metadata: {name: host}, spec: {address: 192.0.2.1}}
----
-{apiVersion: tunny/v1, kind: Nc, metadata: {name: other}, spec: {address: 192.0.2.2}}
----
-{apiVersion: tunny/v1, kind: Vpc, metadata: {name: red}, spec: {vni: 4097}}
----
-{apiVersion: tunny/v1, kind: Route, spec: {vpc: red, prefix: 10.0.0.0/8, scope: local}}
----
-{apiVersion: tunny/v1, kind: Route, spec: {vpc: red, prefix: 10.1.0.0/16, scope: blackhole}}
----
-{apiVersion: tunny/v1, kind: Vm, metadata: {name: a}, spec: {vpc: red, addresses: [10.0.0.1, fd00::1], mac: \"02:00:00:00:00:01\", nc: host}}
----
-{apiVersion: tunny/v1, kind: Vm, metadata: {name: b}, spec: {vpc: red, addresses: [10.0.0.2], mac: \"02:00:00:00:00:02\", nc: other}}
-";
-
-    /// A node that follows a controller which is not there.
-    fn node(dir: &std::path::Path) -> daemon::Running {
-        let controller = crate::tls::Address { url: "https://localhost:1".into(), ..Default::default() };
-        let options = Options {
-            instance: "verify".into(),
-            config: Vec::new(),
-            state: None,
-            socket: dir.join("s"),
-            choice: Choice::None,
-            pins: None,
-            workers: 1,
-            flow_cache: crate::dataplane::FlowCacheSize::Mib(0),
-            metrics: None,
-            detach: false,
-            adopt: false,
-            controller: Some(controller),
-        };
-        daemon::start(&options).unwrap()
-    }
-
-    fn faults(node: &Node) -> Vec<String> {
-        let mut pass = Pass::new();
-        while !pass.over() {
-            node.verify(&mut pass);
-        }
-        pass.faults
-    }
-
-    /// Whatever bit of a VM's entries changes in memory: it is told, with the VM, if and only if a packet would see another answer.
-    #[test]
-    fn a_changed_bit_is_told_where_packets_would_see_it() {
-        let dir = tempfile::tempdir().unwrap();
-        let running = node(dir.path());
-        let node = &running.node;
-        let docs = model::parse_text("x.yaml", WORLD).unwrap();
-        let consent = Consent { authority: Authority::Controller, ..Consent::default() };
-        node.change(Change::Documents(&docs), &consent).unwrap();
-        node.settle();
-        assert_eq!(faults(node), Vec::<String>::new());
-        assert_eq!(node.verify_change(&docs).0, Vec::<String>::new());
-        let tables = node.tables();
-        let lines = memory::Lines::new(&**tables.memory());
-        let vni = Vni(4097);
-        let vms = [("Vm a: ", "10.0.0.1", 0x0a00_0001), ("Vm b: ", "10.0.0.2", 0x0a00_0002)];
-        // What packets to both VMs see. The salt is random: both may share a line.
-        let entries = || {
-            vms.map(|(_, _, address)| {
-                let tenant = tables.tenant(vni)?;
-                let entry = tables.vm4(vni, address, tenant.generation())?;
-                Some((entry.mac, tables.nc(entry.nc).map(|nc| nc.addr)))
-            })
-        };
-        let good = entries();
-        let (mut told, mut repaired, mut links) = (0u32, 0, 0);
-        for word in 0..8 {
-            for bit in 0..64 {
-                let line = lines.at(tables.vm4_line(&tables.tables4(), vni, vms[0].2));
-                let before = line.word(word);
-                line.set(word, before ^ 1 << bit);
-                let (seen, faults) = (entries(), faults(node));
-                for ((name, address, _), (seen, good)) in vms.iter().zip(seen.iter().zip(&good)) {
-                    let of_it =
-                        |f: &String| f.starts_with(name) && f.split([' ', ',', ':']).any(|word| word == *address);
-                    assert_eq!(seen != good, faults.iter().any(of_it), "{word}.{bit}: {seen:?} {faults:?}");
-                }
-                assert!(faults.iter().all(|f| vms.iter().any(|(name, ..)| f.starts_with(name))), "{faults:?}");
-                // What a packet sees is mended, without the bit being put back; what it does not see is put back here.
-                let mended = if seen == good { Ok(()) } else { node.repair() };
-                match mended {
-                    Ok(()) if seen == good => line.set(word, before),
-                    Ok(()) => repaired += 1,
-                    Err(e) => {
-                        // The link to the bucket's chain: then the memory contradicts itself, which a start mends by building it anew.
-                        assert!(
-                            word == 7 && bit >= 32 && e.to_string().contains("restart the node"),
-                            "{word}.{bit}: {e}"
-                        );
-                        line.set(word, before);
-                        (links, told) = (links + 1, told - u32::from(!faults.is_empty()));
-                    }
-                }
-                assert_eq!(entries(), good, "{word}.{bit}");
-                told += u32::from(!faults.is_empty());
-            }
-        }
-        assert!(repaired > 20 && links > 0 && told == repaired, "{told} {repaired} {links}");
-        assert_eq!(faults(node), Vec::<String>::new());
-        // The VPC's entry: its gateway, its routes.
-        let line = lines.at(tables.tenant_line(&tables.tables4(), vni));
-        let mut told = 0;
-        for word in 0..8 {
-            let before = line.word(word);
-            line.set(word, before ^ 0xff);
-            told += u32::from(faults(node).iter().any(|f| f.starts_with("Vpc red: ")));
-            line.set(word, before);
-        }
-        assert!(told > 0);
-        assert_eq!(faults(node), Vec::<String>::new());
-        running.stop();
-    }
-
-    /// The sweep over prefixes says what a longest match says, address by address.
-    #[test]
-    fn intervals_are_what_the_longest_prefix_says() {
-        let seed: u64 = rand::random();
-        println!("seed {seed}");
-        let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
-        for round in 0..200 {
-            let mut text = "{apiVersion: tunny/v1, kind: Vpc, metadata: {name: v}, spec: {vni: 7}}\n".to_string();
-            let mut prefixes: HashMap<(u32, u32), bool> = HashMap::new();
-            for _ in 0..rng.random_range(0..12) {
-                let length = [0, 24, 25, 26, 28, 30, 31, 32][rng.random_range(0..8)];
-                let mask = u32::MAX.checked_shl(32 - length).unwrap_or(0);
-                let address = (0x0a00_0000 | rng.random_range(0..256u32)) & mask;
-                let address = if length == 0 { 0 } else { address };
-                prefixes.insert((address, length), rng.random_range(0..2) == 0);
-            }
-            for ((address, length), local) in &prefixes {
-                let (address, scope) =
-                    (std::net::Ipv4Addr::from_bits(*address), if *local { "local" } else { "blackhole" });
-                text += &format!("---\n{{apiVersion: tunny/v1, kind: Route, spec: {{vpc: v, prefix: {address}/{length}, scope: {scope}}}}}\n");
-            }
-            let (model, _) = Model::from_documents(&model::parse_text("x.yaml", &text).unwrap()).unwrap();
-            let found = intervals(&model.vpc_of_name("v").unwrap());
-            assert!(found.windows(2).all(|w| w[0].last < w[1].first), "{round}");
-            for address in (0x0a00_0000u32..0x0a00_0100).chain([0, 1, u32::MAX]) {
-                let covers = |(a, l): (u32, u32)| {
-                    l == 0 || a ^ address < u32::MAX.checked_shr(l).unwrap_or(0).wrapping_add(1).max(1)
-                };
-                let best = prefixes.iter().filter(|(p, _)| covers(**p)).max_by_key(|((_, l), _)| *l);
-                let wanted = best.map(|(_, local)| if *local { Target::Local } else { Target::Blackhole });
-                let ip = IpAddr::V4(address.into());
-                let is = found.iter().find(|i| i.first <= ip && ip <= i.last).and_then(|i| i.target);
-                assert_eq!(is, wanted, "{ip} {text}");
-            }
-        }
-    }
-}
+#[path = "verify_tests.rs"]
+mod tests;

@@ -164,6 +164,54 @@ impl HashTable {
         Some(table)
     }
 
+    /// Its entries, counted in memory. None: the root leads to another array, or a chain is not of this table's making.
+    pub(crate) fn recount(&self, lines: &Lines, root: &RootRef) -> Option<u64> {
+        let own = Block { line: self.first, lines: self.buckets * self.kind.bucket_lines() };
+        let (mut array, mut links) = (true, self.overflow);
+        // As long as all links together are no more than were made, no chain runs in a circle.
+        let mut visit = |block: Block| {
+            if std::mem::take(&mut array) {
+                return block == own;
+            }
+            let more = links.checked_sub(1);
+            links = more.unwrap_or(0);
+            more.is_some() && block.line.0 < lines.limit() && block.lines <= lines.limit() - block.line.0
+        };
+        let found = HashTable::attach(self.kind, self.root, (lines, root), &mut visit)?;
+        (found.buckets == self.buckets).then_some(found.entries)
+    }
+
+    /// Entries that no reader finds: in another chain than their key's, or behind one with the same key. The chains must be sound.
+    pub(crate) fn strays(&self, store: &Store) -> Vec<Place> {
+        let mut strays = Vec::new();
+        let mut keys = Vec::new();
+        for bucket in 0..self.buckets {
+            let first = self.first + bucket * self.kind.bucket_lines();
+            keys.clear();
+            let mut line = first;
+            while line != LineNo(0) {
+                for slot in 0..self.kind.slots() {
+                    let word = store.lines.at(line).word(slot);
+                    if word & self.kind.valid() == 0 {
+                        continue;
+                    }
+                    let key = match self.kind {
+                        Kind::Vm6 => (self.key_of(word), self.addr6(&store.lines, line, slot)),
+                        Kind::Tenant => (word & TENANT_KEY_MASK, (0, 0)),
+                        _ => (self.key_of(word), (0, 0)),
+                    };
+                    if self.bucket(self.hash_at(store, line, slot)) != first || keys.contains(&key) {
+                        strays.push(Place { line, slot });
+                    } else {
+                        keys.push(key);
+                    }
+                }
+                line = self.next(&store.lines, line);
+            }
+        }
+        strays
+    }
+
     /// What its buckets are.
     pub(crate) fn kind(&self) -> Kind {
         self.kind

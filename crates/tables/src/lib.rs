@@ -46,6 +46,6 @@ pub use reader::{
 };
 pub use route::Walk;
 pub use writer::{
-    AttachError, GroupId, InlinePort, InlineSpec, Limits, NexthopId, NexthopSpec, PublicPrefix, RouteInterval,
-    TenantDump, VmDump, Writer, WriterOptions,
+    AttachError, Entry, GroupId, InlinePort, InlineSpec, Limits, Miscount, NexthopId, NexthopSpec, PublicPrefix,
+    RouteInterval, TenantDump, VmDump, Writer, WriterOptions,
 };

@@ -142,6 +142,61 @@ fn the_rust_path_agrees_with_itself_on_random_flows_with_a_flow_cache() {
     }
 }
 
+/// Thousands of flows that differ in nothing but their addresses (pings within a VPC have no ports), over a few hundred places: each place has had
+/// a flow that only its addresses tell from the one that comes.
+#[test]
+fn flows_of_alike_pings_are_told_apart_by_their_addresses() {
+    if let Some(xdp) = XdpRunner::with_flow_cache(FLOW_CHUNK_LINES) {
+        agree_on_pings(&mut Pair { one: xdp, rust: UserEngine::default() });
+    }
+    agree_on_pings(&mut Pair { one: UserEngine::with_flow_cache(FLOW_CHUNK_LINES), rust: UserEngine::default() });
+}
+
+fn agree_on_pings<E: Side>(pair: &mut Pair<E>) {
+    const VMS: usize = 48;
+    let (seed, mut rng) = Rng::seeded("pings");
+    let vms: String =
+        (1..=VMS).map(|i| format!("  vm v{i} red 10.0.0.{i} mac 02:00:00:00:64:{i:02x} on h{}\n", 1 + i % 2)).collect();
+    // A case has an outcome for each packet. It is not looked at here: the engines must agree.
+    let pairs = (1..=VMS).flat_map(|a| (1..=VMS).map(move |b| (a, b)));
+    let pings: String = pairs
+        .map(|(a, b)| {
+            let host = 1 + a % 2;
+            format!("  in eth h{host} > gw / ip h{host} > gw / udp 50000 > 4789 / vxlan red / eth v{a} > red / ip v{a} > v{b} / icmp echo-request id=7 seq=9\n  drop vm_unknown\n")
+        })
+        .collect();
+    let text = format!(
+        "tables
+  port 1 mac 02:00:00:00:00:01 mtu 1600
+  port 2 mac 02:00:00:00:00:02 mtu 1600
+  node vtep4 192.0.2.1
+  nc h1 192.0.2.11 mac 02:00:00:00:01:01 port 1
+  nc h2 192.0.2.12 mac 02:00:00:00:01:02 port 2
+  vpc red 100 mac 02:00:00:00:64:fe gateway 10.0.0.254
+  route red 10.0.0.0/24 local
+{vms}
+case pings
+{pings}"
+    );
+    let cases = testkit::case::parse("pings", &text, &|_| None).unwrap_or_else(|e| panic!("{e}"));
+    let case = &cases[0];
+    let frames: Vec<Vec<u8>> = case.inputs().map(|input| input.packet.encode()).collect();
+    pair.start(&case.region).unwrap();
+    let before = pair.one.flow_counts();
+    for packet in 0..20_000 {
+        // Half of them among the last: those find their line.
+        let flow =
+            if rng.chance(2) { rng.below(frames.len()) } else { (packet / 50 * 7 + rng.below(8)) % frames.len() };
+        let what = pair.compare(&case.region, &frames[flow], 1);
+        let what = what.unwrap_or_else(|e| panic!("seed {seed}, packet {packet}: {e}\n{}", dissect(&frames[flow])));
+        assert_eq!(what, "forward");
+    }
+    pair.compare_counters(&case.region).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    let after = pair.one.flow_counts();
+    let (hits, fills) = (after.0 - before.0, after.1 - before.1);
+    assert!(hits > 1_000 && fills > 1_000, "the flow cache had too little to do: {hits} hits, {fills} fills");
+}
+
 fn agree_on_flows<E: Side>(pair: &mut Pair<E>) {
     let (seed, mut rng) = Rng::seeded("flow-cache");
     let packets = std::env::var("TUNNY_PACKETS").ok().and_then(|n| n.parse().ok()).unwrap_or(220_000);

@@ -10,6 +10,8 @@
 //! - A VM's port has a static forwarding entry and no flooding of unknown unicast, so a frame for a remote VM goes to the
 //!   gateway alone and never into another local VM, and a VM cannot take over a MAC address by sending from it.
 
+pub mod devices;
+
 use std::net::IpAddr;
 
 /// UDP port of VXLAN (RFC 7348).

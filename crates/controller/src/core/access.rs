@@ -44,7 +44,7 @@ impl Principal {
 
     /// Whether it may see anything of the configuration.
     pub fn may_look(&self) -> bool {
-        self.access != Access::Node
+        !matches!(self.access, Access::Node | Access::Host)
     }
 
     /// Whether it sees all there is: then nothing need be looked at.
@@ -61,7 +61,7 @@ impl Principal {
     pub fn sees(&self, model: &Model, object: &Object) -> bool {
         match (self.access, object) {
             (Access::Operator | Access::ReadOnly, _) => true,
-            (Access::Node, _) => false,
+            (Access::Node | Access::Host, _) => false,
             (Access::Tenant, Object::Tenant(t)) => self.tenant.as_ref() == Some(&t.name),
             (Access::Tenant, Object::Vpc(vpc)) => self.owns(model, &vpc.name),
             (Access::Tenant, other) => other.vpcs().iter().any(|vpc| self.owns(model, vpc)),
@@ -76,7 +76,7 @@ impl Principal {
         match self.access {
             Access::Operator => true,
             Access::Tenant => before.iter().chain(after).all(own),
-            Access::ReadOnly | Access::Node => false,
+            Access::ReadOnly | Access::Node | Access::Host => false,
         }
     }
 

@@ -5,6 +5,7 @@
 
 use model::Name;
 use node::distribution::Report;
+use node::usage::Usage;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -49,6 +50,8 @@ pub struct NodeView {
     pub seen_ms: u64,
     /// Why it refuses a change.
     pub errors: Vec<String>,
+    /// How full it is, and what it does a second.
+    pub usage: Usage,
 }
 
 /// The nodes.
@@ -78,9 +81,16 @@ impl Fleet {
     pub fn reported(&mut self, node: &Name, report: Report, now_ms: u64) -> bool {
         let known = self.nodes.entry(node.clone()).or_default();
         known.seen_ms = now_ms;
-        let news = known.report != report;
+        let usage = std::mem::take(&mut known.report.usage);
+        // Traffic is always another: nobody is woken for it.
+        let news = known.report != Report { usage: Usage::default(), ..report.clone() } || usage.levels.is_empty();
         known.report = report;
         news
+    }
+
+    /// How full a node is, if it has told.
+    pub fn usage(&self, name: &str) -> Option<&Usage> {
+        self.nodes.get(name).map(|known| &known.report.usage)
     }
 
     /// Forgets a node that there is no more.
@@ -90,9 +100,23 @@ impl Fleet {
 
     /// How a node stands whose cluster shall hold the revision `intent`.
     pub fn view(&self, name: &str, cluster: &str, intent: u64, now_ms: u64) -> NodeView {
+        let usage = self.nodes.get(name).map_or(Usage::default(), |known| known.report.usage.clone());
+        NodeView { usage, ..self.overview(name, cluster, intent, now_ms) }
+    }
+
+    /// What a node that is here says it does.
+    pub fn usage_now(&self, name: &str) -> Option<&Usage> {
+        self.usage(name).filter(|_| self.nodes[name].streams > 0)
+    }
+
+    /// How a node stands, without what it says of single VPCs, which is much.
+    pub fn overview(&self, name: &str, cluster: &str, intent: u64, now_ms: u64) -> NodeView {
         let view = NodeView { name: name.into(), cluster: cluster.into(), intent, ..NodeView::default() };
         let Some(known) = self.nodes.get(name) else { return NodeView { state: "unknown".into(), ..view } };
-        let Report { installed, verified, faults, errors, drift, version } = known.report.clone();
+        let usage = known.report.usage.of_node();
+        let Report { installed, verified, faults, errors, drift, version, .. } = &known.report;
+        let (installed, verified, drift) = (*installed, *verified, *drift);
+        let (faults, errors, version) = (faults.clone(), errors.clone(), version.clone());
         let here = known.streams > 0 && now_ms.saturating_sub(known.seen_ms) < SILENCE_MS;
         let state = match () {
             () if !here => "away",
@@ -102,13 +126,26 @@ impl Fleet {
             () => "current",
         };
         let (address, seen_ms) = (known.address.clone(), known.seen_ms);
-        NodeView { state: state.into(), installed, verified, faults, drift, address, version, seen_ms, errors, ..view }
+        NodeView {
+            state: state.into(),
+            installed,
+            verified,
+            faults,
+            drift,
+            address,
+            version,
+            seen_ms,
+            errors,
+            usage,
+            ..view
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use node::usage::Filled;
 
     #[test]
     fn a_node_is_current_behind_refused_or_away() {
@@ -123,7 +160,11 @@ mod tests {
             ..Report::default()
         };
         assert!(fleet.reported(&name, report(7, &[]), 2000));
-        assert!(!fleet.reported(&name, report(7, &[]), 2000));
+        let usage = Usage { levels: vec![Filled::default()], ..Usage::default() };
+        assert!(fleet.reported(&name, Report { usage: usage.clone(), ..report(7, &[]) }, 2000));
+        let busy = Usage { packets: 7, ..usage };
+        assert!(!fleet.reported(&name, Report { usage: busy.clone(), ..report(7, &[]) }, 2000));
+        assert_eq!(fleet.view("n", "c", 7, 2000).usage, busy);
         assert_eq!([2000, 2000 + SILENCE_MS].map(|now| state(&fleet, now)), ["current", "away"]);
         let damaged = Report { faults: vec!["Vm x".into()], ..report(7, &[]) };
         fleet.reported(&name, damaged, 2500);

@@ -3,12 +3,18 @@
 //! this very code (`docs/design/controller.md`).
 
 pub mod access;
+pub mod assign;
 pub mod credentials;
 pub mod feed;
 pub mod fleet;
+pub mod hosts;
 pub mod leader;
+pub mod moving;
 pub mod placement;
 pub mod region;
 #[cfg(test)]
 mod region_tests;
+pub mod samples;
 pub mod scope;
+pub mod search;
+pub mod sizes;

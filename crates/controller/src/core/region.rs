@@ -4,7 +4,10 @@
 
 use super::access::Principal;
 use super::feed::{Change, Feed, Gone};
-use super::scope::{moves, served, Scope, Served, OF_MACHINES};
+use super::moving::Placement;
+use super::scope::{moves, served, upstream, Placed, Scope, Served, OF_MACHINES};
+use super::search::Index;
+use super::sizes::Sizes;
 use model::{Access, ConfigError, Documents, Kind, Listings, Model, Name, Object, Pair, Plan, Snapshot, Wanted};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -54,30 +57,105 @@ pub struct Holder {
     pub since: u64,
 }
 
+/// Where Tenants shall be; none: nowhere.
+pub type Places = Vec<(Name, Option<Placement>)>;
+
 /// The region.
 pub struct Region {
     model: Model,
     revision: u64,
     listings: Listings,
+    index: Index,
     clusters: BTreeMap<Name, Cluster>,
+    placed: Placed,
+    sizes: Sizes,
+    upstream: BTreeMap<u32, Name>,
+    /// The revision at which anybody's place changed last.
+    placed_at: u64,
 }
 
 impl Region {
-    /// Of the objects in a store, at a revision. `latest` has the revision of each cluster's last change.
-    pub fn load(objects: &Documents, revision: u64, latest: &BTreeMap<Name, u64>) -> Result<Region, Vec<ConfigError>> {
+    /// Of the objects in a store, at a revision. `latest` has the revision of each cluster's last change, `placed` where Tenants are.
+    pub fn load(
+        objects: &Documents,
+        revision: u64,
+        latest: &BTreeMap<Name, u64>,
+        placed: Placed,
+    ) -> Result<Region, Vec<ConfigError>> {
         let (model, _) = Model::from_documents(objects)?;
-        let clusters = served(&model).into_iter().map(|(name, vpcs)| {
+        let served = served(&model, &placed);
+        let (upstream, sizes) = (upstream(&model, &placed, &served), Sizes::of(&model));
+        let clusters = served.into_iter().map(|(name, vpcs)| {
             let feed = Feed::new(latest.get(&name).copied().unwrap_or(revision));
             let scope = Scope::of(&model, &vpcs);
             (name, Cluster { scope, feed, came: BTreeMap::new() })
         });
-        let clusters = clusters.collect();
-        Ok(Region { model, revision, listings: Listings::default(), clusters })
+        let (clusters, listings, index) = (clusters.collect(), Listings::default(), Index::of(&model));
+        Ok(Region { model, revision, listings, index, clusters, placed, sizes, upstream, placed_at: revision })
+    }
+
+    /// Where the Tenants are that nobody pinned.
+    pub fn placed(&self) -> &Placed {
+        &self.placed
+    }
+
+    /// Where a Tenant is that nobody pinned.
+    pub fn placement(&self, tenant: &str) -> Option<&Placement> {
+        self.placed.get(tenant)
+    }
+
+    /// How large VPCs are.
+    pub fn sizes(&self) -> &Sizes {
+        &self.sizes
+    }
+
+    /// The cluster that hosts send a VNI's packets to.
+    pub fn upstream(&self, vni: u32) -> Option<&Name> {
+        self.upstream.get(&vni)
+    }
+
+    /// The revision at which anybody's place changed last.
+    pub fn placed_at(&self) -> u64 {
+        self.placed_at
+    }
+
+    /// The clusters that changes of places concern.
+    pub fn concerned(&self, changes: &Places) -> BTreeSet<Name> {
+        let before = changes.iter().filter_map(|(tenant, _)| self.placed.get(tenant));
+        let after = changes.iter().filter_map(|(_, placement)| placement.as_ref());
+        let clusters = before.chain(after).flat_map(|p| p.holders());
+        clusters.filter(|c| self.clusters.contains_key(*c)).cloned().collect()
+    }
+
+    /// Changes where Tenants are: the store has it, under this revision.
+    pub fn place(&mut self, changes: Places, revision: u64) {
+        let clusters = self.concerned(&changes);
+        for (tenant, placement) in changes {
+            match placement {
+                Some(placement) => drop(self.placed.insert(tenant, Placement { revision, ..placement })),
+                None => drop(self.placed.remove(&tenant)),
+            }
+        }
+        self.revision = revision;
+        self.follow(&[], &clusters, revision);
+    }
+
+    /// All that the store has of where Tenants are, each with the revision of its key.
+    pub fn place_anew(&mut self, placed: Placed, revision: u64) {
+        let all = self.clusters.keys().cloned().collect();
+        self.placed = placed;
+        self.revision = revision;
+        self.follow(&[], &all, revision);
     }
 
     /// What is configured.
     pub fn model(&self) -> &Model {
         &self.model
+    }
+
+    /// Names of its objects, for who searches.
+    pub fn index(&self) -> &Index {
+        &self.index
     }
 
     /// The revision of the last change.
@@ -147,6 +225,7 @@ impl Region {
         if moves(&pairs) {
             clusters.extend(self.model.by_name().clusters.keys().cloned());
         }
+        self.sizes.follow(&pairs);
         Ok(Proposal { plan, pairs, clusters: clusters.into_iter().collect() })
     }
 
@@ -159,6 +238,8 @@ impl Region {
 
     /// Takes a proposal back.
     pub fn discard(&mut self, proposal: Proposal) {
+        let back: Vec<Pair> = proposal.pairs.into_iter().map(|(before, after)| (after, before)).collect();
+        self.sizes.follow(&back);
         self.model.revert(proposal.plan);
     }
 
@@ -166,10 +247,23 @@ impl Region {
     pub fn commit(&mut self, proposal: Proposal, revision: u64) {
         self.revision = revision;
         let Proposal { plan, pairs, clusters } = proposal;
-        let now: Served = match moves(&pairs) {
-            true => served(&self.model),
+        self.follow(&pairs, &clusters.into_iter().collect(), revision);
+        self.index.follow(&self.model, &pairs);
+        self.listings.note(plan, &self.model);
+    }
+
+    /// Brings what clusters hold up to date.
+    fn follow(&mut self, pairs: &[Pair], clusters: &BTreeSet<Name>, revision: u64) {
+        // Without objects it is places that changed.
+        let moved = pairs.is_empty() || moves(pairs);
+        let now: Served = match moved {
+            true => served(&self.model, &self.placed),
             false => self.clusters.iter().map(|(name, c)| (name.clone(), c.scope.vpcs().clone())).collect(),
         };
+        if moved || pairs.iter().any(|(a, b)| a.iter().chain(b).any(|o| o.kind() == Kind::Vpc)) {
+            self.upstream = upstream(&self.model, &self.placed, &now);
+            self.placed_at = revision;
+        }
         self.clusters.retain(|name, _| now.contains_key(name));
         for (name, vpcs) in &now {
             let told = clusters.contains(name);
@@ -178,7 +272,7 @@ impl Region {
                     cluster.came.retain(|vpc, _| vpcs.contains(vpc));
                     let come = vpcs.difference(cluster.scope.vpcs()).map(|vpc| (vpc.clone(), revision));
                     cluster.came.extend(come.collect::<Vec<_>>());
-                    let increment = cluster.scope.follow(&self.model, vpcs, &pairs);
+                    let increment = cluster.scope.follow(&self.model, vpcs, pairs);
                     cluster.feed.push(revision, &increment);
                 }
                 Some(_) => {}
@@ -190,7 +284,6 @@ impl Region {
                 }
             }
         }
-        self.listings.note(plan, &self.model);
     }
 
     /// Forgets what clusters were told, since changes in between are not known: `latest` has the revision of each one's last change.

@@ -26,7 +26,7 @@ fn docs(text: &str) -> Documents {
 }
 
 fn empty() -> Region {
-    Region::load(&Documents::new(), 0, &BTreeMap::new()).unwrap()
+    Region::load(&Documents::new(), 0, &BTreeMap::new(), BTreeMap::new()).unwrap()
 }
 
 /// Changes a region as its store would let it; whether it took it.
@@ -39,7 +39,7 @@ fn change(region: &mut Region, docs: &Documents, who: &Principal) -> Result<u64,
 
 /// All that a cluster should hold, found the long way.
 fn expected(region: &Region, cluster: &str) -> BTreeMap<(Kind, Name), Object> {
-    let vpcs = &served(region.model())[cluster];
+    let vpcs = &served(region.model(), region.placed())[cluster];
     let scope = Scope::of(region.model(), vpcs);
     let inside = Kind::ALL.into_iter().flat_map(|k| region.model().objects(k)).filter(|o| scope.holds(o));
     inside.chain(scope.named()).map(|o| ((o.kind(), o.name()), o)).collect()
@@ -152,7 +152,7 @@ fn clusters_hold_what_their_tenants_need_after_any_changes() {
         let mut all = Documents::new();
         Kind::ALL.into_iter().flat_map(|k| region.model().objects(k)).for_each(|o| all.put(o));
         let latest = ["a", "b"].map(|c| (Name::from(c), region.intent(c))).into();
-        let region = Region::load(&all, region.revision(), &latest).unwrap();
+        let region = Region::load(&all, region.revision(), &latest, BTreeMap::new()).unwrap();
         for (cluster, mut replica) in replicas {
             let (behind, before) = (replica.revision < region.intent(cluster), replica.snapshots);
             replica.follow(&region, cluster);

@@ -8,6 +8,7 @@
 //! A scope is brought up to date by the objects that changed and costs what they are, but for VPCs that come or go, which cost
 //! what is in them. Property: after any changes it holds what a scope made anew of the same model holds (`scope_tests`).
 
+use super::moving::Placement;
 use model::{Kind, Model, Name, Nc, Object, Pair};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -27,8 +28,11 @@ pub struct Increment {
 /// The VPCs of each cluster.
 pub type Served = BTreeMap<Name, Arc<BTreeSet<Name>>>;
 
-/// Which VPCs each cluster serves: those of its Tenants, and their peers.
-pub fn served(model: &Model) -> Served {
+/// Where the Tenants are that nobody pinned to a cluster.
+pub type Placed = BTreeMap<Name, Placement>;
+
+/// Which VPCs each cluster serves: those of its Tenants, and their peers. A Tenant on its way is in two clusters.
+pub fn served(model: &Model, placed: &Placed) -> Served {
     let mut groups: HashMap<Name, Name> = HashMap::new();
     fn first(groups: &mut HashMap<Name, Name>, vpc: &Name) -> Name {
         let mut at = vpc.clone();
@@ -54,15 +58,42 @@ pub fn served(model: &Model) -> Served {
     let mut served: BTreeMap<Name, BTreeSet<Name>> =
         model.by_name().clusters.keys().map(|c| (c.clone(), BTreeSet::new())).collect();
     for tenant in model.by_name().tenants.values() {
-        let Some(vpcs) = tenant.cluster.as_ref().and_then(|c| served.get_mut(c)) else { continue };
-        for vpc in &tenant.vpcs {
-            match members.get(&first(&mut groups, vpc)) {
-                Some(peers) => vpcs.extend(peers.iter().cloned()),
-                None => drop(vpcs.insert(vpc.clone())),
+        let holders: Vec<&Name> = match (&tenant.cluster, placed.get(&tenant.name)) {
+            (Some(pinned), _) => vec![pinned],
+            (None, placement) => placement.iter().flat_map(|p| p.holders()).collect(),
+        };
+        for holder in holders {
+            let Some(vpcs) = served.get_mut(holder) else { continue };
+            for vpc in &tenant.vpcs {
+                match members.get(&first(&mut groups, vpc)) {
+                    Some(peers) => vpcs.extend(peers.iter().cloned()),
+                    None => drop(vpcs.insert(vpc.clone())),
+                }
             }
         }
     }
     served.into_iter().map(|(cluster, vpcs)| (cluster, Arc::new(vpcs))).collect()
+}
+
+/// The cluster that hosts send a VNI's packets to.
+pub fn upstream(model: &Model, placed: &Placed, served: &Served) -> BTreeMap<u32, Name> {
+    let all = model.by_name();
+    let mut of_vpc: HashMap<&Name, &Name> = HashMap::new();
+    for (cluster, vpcs) in served {
+        of_vpc.extend(vpcs.iter().map(|vpc| (vpc, cluster)));
+    }
+    for tenant in all.tenants.values() {
+        let cluster = tenant.cluster.as_ref().or_else(|| placed.get(&tenant.name).map(|p| &p.cluster));
+        // Behind what its peers need elsewhere.
+        for vpc in tenant.vpcs.iter().filter(|_| cluster.is_some()) {
+            of_vpc.extend(cluster.map(|c| (vpc, c)));
+        }
+    }
+    let vni = |vpc: &Name| match model.get(Kind::Vpc, vpc) {
+        Some(Object::Vpc(vpc)) => Some(vpc.vni.0),
+        _ => None,
+    };
+    of_vpc.into_iter().filter_map(|(vpc, cluster)| Some((vni(vpc)?, cluster.clone()))).collect()
 }
 
 /// Whether a change may move VPCs between clusters.

@@ -36,6 +36,9 @@ enum Command {
         /// Seconds of each TCP transfer.
         #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=60))]
         seconds: u32,
+        /// A region with a controller: two clusters of two gateways each, hosts that run the host agent, a tenant that moves.
+        #[arg(long)]
+        region: bool,
     },
     /// Say what is up.
     Status,
@@ -94,15 +97,15 @@ pub fn run(args: Args, format: Format) -> anyhow::Result<ExitCode> {
             })?
         }
         Command::Status => show(format, &lab::status(&args.suffix), |status| status.to_string())?,
-        Command::Demo { shape, keep, seconds } => {
+        Command::Demo { shape, keep, seconds, region } => {
             let options = lab::Options { keep, seconds, ..shape.options(&args.suffix)? };
-            let rows = lab::demo(&options)?;
+            let rows = if region { lab::controlled::demo(&options)? } else { lab::demo(&options)? };
             match format {
                 // It has colours.
                 Format::Table => print_as_it_is(&format!("{}\n", lab::demo::table(&rows)))?,
                 _ => show(format, &rows, |_| String::new())?,
             }
-            if keep {
+            if keep && !region {
                 say(lab::demo::look_around(&options));
             }
             let good = rows.iter().all(|row| row.problems.is_empty());

@@ -14,7 +14,7 @@ fields! {
     pub struct Role {
         /// Name, unique among the documents of its kind.
         name: Name = "metadata.name", OwnName;
-        /// `operator`: everything. `readOnly`: see everything. `tenant`: see what belongs to VPCs of its Tenant, and change their Vms, Routes, SecurityBindings and Peerings among each other. `node`: receive the configuration of its Node.
+        /// `operator`: everything. `readOnly`: see everything. `tenant`: see what belongs to VPCs of its Tenant, and change their Vms, Routes, SecurityBindings and Peerings among each other. `node`: receive the configuration of its Node. `host`: learn which cluster serves its VNIs (`tunny host-agent`); the Role is the host.
         access: Access = "spec.access", choice(&Access::ALL).required(|| Access::ReadOnly);
         /// Whose VPCs.
         tenant: Option<Name> = "spec.tenant", name_of(Kind::Tenant, TENANT).optional();
@@ -34,15 +34,18 @@ pub enum Access {
     Tenant,
     /// Receive the configuration of one Node.
     Node,
+    /// Learn where a host's packets go.
+    Host,
 }
 
 impl Access {
     /// As in `spec.access`.
-    pub const ALL: [(&'static str, Access); 4] = [
+    pub const ALL: [(&'static str, Access); 5] = [
         ("operator", Access::Operator),
         ("readOnly", Access::ReadOnly),
         ("tenant", Access::Tenant),
         ("node", Access::Node),
+        ("host", Access::Host),
     ];
 
     /// As in `spec.access`.

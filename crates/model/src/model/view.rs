@@ -63,6 +63,11 @@ impl<'a> VpcView<'a> {
         self.state.vms.get(&mac).map(|vm| self.seen(vm))
     }
 
+    /// Whether an address is one of its VMs' or of its gateway.
+    pub fn has_address(&self, address: IpAddr) -> bool {
+        self.state.owner(address).is_some() || self.state.spec.gateways.contains(&address)
+    }
+
     fn target(&self, route: &RouteState) -> Scope<Vni> {
         route.target.map(|to| self.model.vpc(*to).spec.vni)
     }

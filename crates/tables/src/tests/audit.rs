@@ -163,6 +163,7 @@ fn history(what: &str, steps: u32, audits: u32, takes: u32) {
         if audits > 0 && step % audits == audits - 1 {
             h.w.settle();
             audit(&h.w, &h.model, &h.expected);
+            assert_eq!((h.w.miscounts(), h.w.erase_strays()), (Vec::new(), 0));
         }
         step += 1;
     }

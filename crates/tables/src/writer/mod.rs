@@ -30,6 +30,7 @@ mod plan_routes;
 mod plan_vms;
 mod policy;
 mod publish;
+mod recount;
 mod recover;
 mod state;
 mod trees;
@@ -42,6 +43,7 @@ pub(crate) use audit_tests::{audit, Expected};
 pub use dump::{RouteInterval, TenantDump, VmDump};
 pub use inline::{InlinePort, InlineSpec};
 pub use internet::PublicPrefix;
+pub use recount::{Entry, Miscount};
 pub use recover::AttachError;
 pub use underlay::{GroupId, NexthopId, NexthopSpec};
 

@@ -12,7 +12,7 @@ use super::{TableSet, Writer, WriterOptions};
 use crate::arena::{Arena, Block};
 use crate::fxmap::{FxMap, FxSet};
 use crate::hashtable::{HashTable, Place};
-use crate::reader::{generation_of, visible};
+use crate::reader::{generation_of, visible, VmEntry};
 use crate::tree::{walk, walk_all, Top};
 use crate::Memory;
 use abi::*;
@@ -70,6 +70,8 @@ struct Repairs {
     plain6: Vec<Place>,
     tenants: Vec<Place>,
     words: Vec<(u8, u64)>,
+    /// Words of NCs that have VMs of a VPC and are not among those that may send for it.
+    senders: Vec<u64>,
     used_vms: FxSet<u32>,
 }
 
@@ -107,7 +109,8 @@ impl Writer {
         w.store_filtered();
         let corrupt = AttachError::Corrupt { what: "blocks overlap" };
         w.store.arena = Arena::attach(w.memory.clone(), options.limits.segments, &mut marks.live).ok_or(corrupt)?;
-        w.repair(repairs);
+        w.repair(repairs)
+            .map_err(|_| AttachError::Corrupt { what: "a sender is missing, and there is no memory for it" })?;
         super::versions::take_over(&*w.memory);
         Ok(w)
     }
@@ -313,6 +316,10 @@ impl Writer {
         self.tables.vm4.for_each(&self.store.lines, |place, key| found.push((place, key, true)));
         self.tables.vm6.for_each(&self.store.lines, |place, key| found.push((place, key, false)));
         let mut more: FxMap<(Vni, u64), (u32, u32, Vec<IpAddr>)> = FxMap::default();
+        let mut ncs = vec![false; self.nc_addrs.len()];
+        self.ncs.values().for_each(|nc| ncs[nc.id.0 as usize] = true);
+        // A VM whose NC was lost in memory is nowhere: it comes with the next settings, and its NC among those that may send.
+        let nowhere = |e: &VmEntry| e.flags & VM_FLAG_GATEWAY == 0 && !ncs.get(e.nc.0 as usize).is_some_and(|nc| *nc);
         for (place, key, is4) in found {
             let table = if is4 { &self.tables.vm4 } else { &self.tables.vm6 };
             let vni = Vni((key >> VM4_VNI_SHIFT) as u32);
@@ -322,7 +329,8 @@ impl Writer {
             } else {
                 IpAddr::V6(Ipv6Addr::from_bits(u128::from(slot.addr6.0) << 64 | u128::from(slot.addr6.1)))
             };
-            let state = self.tenants.get_mut(&vni).filter(|t| visible(key, generation_of(t.roots)));
+            let state =
+                self.tenants.get_mut(&vni).filter(|t| visible(key, generation_of(t.roots)) && !nowhere(&slot.value));
             let Some(state) = state else {
                 if is4 { &mut repairs.clear4 } else { &mut repairs.clear6 }.push(place);
                 continue;
@@ -380,12 +388,12 @@ impl Writer {
         Ok(())
     }
 
-    /// NCs that may send for a VPC though none of its VMs is there were listed; what names nobody goes.
+    /// NCs that may send for a VPC though none of its VMs is there were listed; what names nobody goes; those of its VMs must be there.
     fn find_members(&mut self, repairs: &mut Repairs) {
         let mut words = Vec::new();
         self.tables.members.for_each(&self.store.lines, |_, word| words.push(word));
-        for word in words {
-            let vni = Vni((word >> 40) as u32);
+        for word in &words {
+            let (word, vni) = (*word, Vni((word >> 40) as u32));
             let nc = if word & 0xff == MEMBER_V4 {
                 let addr = IpAddr::V4(Ipv4Addr::from_bits((word >> 8) as u32));
                 self.ncs.get(&super::nc_key(addr)).map(|n| n.id)
@@ -407,9 +415,21 @@ impl Writer {
             }
         }
         self.tenants.values_mut().for_each(|t| t.extra.sort_unstable());
+        let words: FxSet<u64> = words.into_iter().collect();
+        for (vni, state) in &self.tenants {
+            for (nc, _) in &state.members {
+                let word = self.member_word(*vni, *nc);
+                if !words.contains(&word) {
+                    repairs.senders.push(word);
+                    if let Some(n) = self.ncs.get_mut(&super::nc_key(self.nc_addrs[nc.0 as usize])) {
+                        n.tenants += 1;
+                    }
+                }
+            }
+        }
     }
 
-    fn repair(&mut self, repairs: Repairs) {
+    fn repair(&mut self, repairs: Repairs) -> std::io::Result<()> {
         for place in &repairs.plain4 {
             self.tables.vm4.set_state(&self.store, *place, KEY_VALID);
         }
@@ -436,6 +456,10 @@ impl Writer {
             let table = if table == b'm' { &mut self.tables.vm_meters } else { &mut self.tables.members };
             table.remove_word(&mut self.store, word);
         }
+        for word in repairs.senders {
+            self.tables.members.put_word(&mut self.store, word)?;
+        }
+        self.tables.members.publish(&self.store.root);
         self.vm_ids = CellIds::attach(CellKind::VMS, self.store.root.get(root!(vm_groups)) as u32, &repairs.used_vms);
         for chunk in 0..VM_CHUNKS_MAX {
             if self.store.root.vm_chunk(chunk).load(Ordering::Relaxed) != 0 {
@@ -443,5 +467,6 @@ impl Writer {
                 ids.filter(|id| !repairs.used_vms.contains(id)).for_each(|id| self.zero_vm_cell(VmId(id)));
             }
         }
+        Ok(())
     }
 }

@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The placement core, asked about the region as it is: units of Tenants, capacities that nodes have told, and where everybody is.
+//! It is made anew for a question, of names in their order, so that the same region gives the same answers.
+
+use super::fleet::Fleet;
+use super::placement::{self, Amounts, Change, ClusterId, Engine, Levels, Names, Refusal, Resource, UnitId, Usage};
+use super::region::Region;
+use model::{Kind, Name, Object};
+use node::usage::Usage as NodeUsage;
+use std::collections::{BTreeMap, HashMap};
+
+/// What counts as no limit: nobody has said one.
+const UNLIMITED: u64 = 1 << 50;
+
+/// A region as placement sees it.
+pub struct Assignment {
+    region: placement::Region,
+    /// Clusters by number. Those whose nodes have not told what they hold are not among them.
+    clusters: Vec<Name>,
+    /// Tenants of each unit: those that peerings join go together.
+    units: Vec<Unit>,
+}
+
+/// Tenants that lie together.
+struct Unit {
+    tenants: Vec<Name>,
+    demand: Amounts,
+    /// Somebody has said where it is to be (`spec.cluster`).
+    pinned: bool,
+    /// Where it is, and the other cluster that holds it.
+    cluster: Option<Name>,
+    other: Option<Name>,
+    /// Those of its tenants that are nowhere.
+    lacking: Vec<Name>,
+}
+
+/// A move that is proposed.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Wanted {
+    /// The tenants, which lie together.
+    pub tenants: Vec<String>,
+    /// Where they are.
+    pub from: String,
+    /// Where they are to be.
+    pub to: String,
+    /// Entries that move.
+    pub entries: u64,
+    /// Moves of one wave may run together.
+    pub wave: u32,
+}
+
+/// How full a cluster is.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct ClusterView {
+    /// The cluster.
+    pub name: String,
+    /// What it holds, what it can hold, and the share, by resource. Without its nodes' word nothing.
+    pub levels: BTreeMap<String, (u64, u64, f64)>,
+    /// It takes no new tenants.
+    pub closed: bool,
+    /// Its tenants.
+    pub tenants: usize,
+    /// Its nodes.
+    pub nodes: usize,
+}
+
+impl Names for Assignment {
+    fn unit(&self, unit: UnitId) -> String {
+        let tenants = self.units.get(unit.0 as usize).map_or(&[][..], |u| &u.tenants);
+        let more = if tenants.len() > 1 {
+            format!(" with {} that it is peered with", tenants.len() - 1)
+        } else {
+            String::new()
+        };
+        tenants.first().map_or_else(String::new, |name| format!("Tenant `{name}`{more}"))
+    }
+
+    fn cluster(&self, cluster: ClusterId) -> String {
+        self.clusters.get(cluster.0 as usize).map_or_else(String::new, |name| format!("Cluster `{name}`"))
+    }
+}
+
+/// What a node can hold, by what it says of itself; nothing, if it has not.
+fn capacity(usage: &NodeUsage) -> Option<placement::Node> {
+    let limit = |name: &str| usage.limit(name).unwrap_or(UNLIMITED);
+    let engine = if usage.engine == "user" { Engine::User } else { Engine::Xdp };
+    let traffic = if usage.link_bits == 0 { UNLIMITED } else { usage.link_bits };
+    let capacity = Amounts([limit("tenants"), limit("routes"), limit("vms"), UNLIMITED, limit("sessions"), traffic]);
+    (!usage.levels.is_empty()).then_some(placement::Node { engine, capacity })
+}
+
+impl Assignment {
+    /// The region as it is.
+    pub fn of(region: &Region, fleet: &Fleet) -> Assignment {
+        let model = region.model();
+        let mut nodes: BTreeMap<Name, Vec<placement::Node>> = BTreeMap::new();
+        let mut traffic: HashMap<&str, u64> = HashMap::new();
+        for node in model.by_name().nodes.values() {
+            let Some(usage) = fleet.usage(&node.name) else { continue };
+            nodes.entry(node.cluster.clone()).or_default().extend(capacity(usage));
+            for (vpc, bits) in &usage.vpcs {
+                *traffic.entry(vpc).or_default() += bits;
+            }
+        }
+        nodes.retain(|_, nodes| !nodes.is_empty());
+        let mut units = units(region);
+        for unit in &mut units {
+            let vpcs = unit.tenants.iter().filter_map(|t| model.by_name().tenants.get(t)).flat_map(|t| &t.vpcs);
+            unit.demand = region.sizes().amounts(vpcs.clone());
+            unit.demand[Resource::Traffic] = vpcs.filter_map(|vpc| traffic.get(&**vpc)).sum();
+        }
+        let clusters: Vec<Name> = nodes.keys().cloned().collect();
+        let mut placed = placement::Region::new(Levels::default());
+        for (at, nodes) in nodes.values().enumerate() {
+            placed.set_cluster(ClusterId(at as u32), placement::capacity(nodes));
+        }
+        let mut assignment = Assignment { region: placed, clusters, units };
+        for (at, unit) in assignment.units.iter().enumerate() {
+            let cluster = unit.cluster.as_ref().and_then(|name| assignment.number(name));
+            if let Some(cluster) = cluster {
+                // A number of its own, in a cluster that is there: nothing to refuse.
+                let _ = assignment.region.restore(UnitId(at as u32), unit.demand, cluster);
+                // Over its level or not, it is there.
+                let other = unit.other.as_ref().and_then(|name| assignment.number(name));
+                let _ = other.map(|other| assignment.region.begin_move(UnitId(at as u32), other));
+            }
+        }
+        assignment.region.review();
+        assignment
+    }
+
+    fn number(&self, cluster: &Name) -> Option<ClusterId> {
+        self.clusters.binary_search(cluster).ok().map(|at| ClusterId(at as u32))
+    }
+
+    /// Whether any cluster has told what it can hold.
+    pub fn is_known(&self) -> bool {
+        !self.clusters.is_empty()
+    }
+
+    /// Places those that are nowhere: each tenant with its cluster, and in a sentence why others find none.
+    pub fn place(&mut self) -> (Vec<(Name, Name)>, Vec<(Name, String)>) {
+        let new = self.units.iter().enumerate().filter(|(_, u)| u.cluster.is_none());
+        let new: Vec<_> = new.map(|(at, u)| (UnitId(at as u32), u.demand)).collect();
+        let answers = self.region.admit_all(new);
+        // Where others of their unit are.
+        let joined = self.units.iter().filter_map(|u| Some((u, u.cluster.clone()?)));
+        let joined = joined.flat_map(|(u, cluster)| u.lacking.iter().map(move |t| (t.clone(), cluster.clone())));
+        let (mut placed, mut refused): (Vec<_>, Vec<_>) = (joined.collect(), Vec::new());
+        for (unit, answer) in answers {
+            let tenants = self.units[unit.0 as usize].tenants.iter().cloned();
+            match answer {
+                Ok(cluster) => placed.extend(tenants.map(|t| (t, self.clusters[cluster.0 as usize].clone()))),
+                Err(refusal) => {
+                    let why = self.sentence(&refusal);
+                    refused.extend(tenants.map(|t| (t, why.clone())));
+                }
+            }
+        }
+        (placed, refused)
+    }
+
+    /// A refusal, and what would help.
+    fn sentence(&self, refusal: &Refusal) -> String {
+        let help = match self.region.remedy(refusal) {
+            Some(placement::Remedy::Move { plan, cluster }) => {
+                format!(
+                    "; {} moves of {} entries would make room in {}",
+                    plan.moves.len(),
+                    plan.entries,
+                    self.cluster(cluster)
+                )
+            }
+            Some(placement::Remedy::Build(proposal)) => format!("; {}", self.proposal_words(&proposal)),
+            None => String::new(),
+        };
+        refusal.sentence(self) + &help
+    }
+
+    fn proposal_words(&self, proposal: &placement::Proposal) -> String {
+        let need = proposal
+            .size
+            .iter()
+            .filter(|(_, n)| *n > 0)
+            .map(|(r, n)| format!("{n} {r}"))
+            .collect::<Vec<_>>()
+            .join(", ");
+        match proposal.like {
+            Some(like) => {
+                format!("another cluster would help: {need}, which is {} like {}", proposal.count, self.cluster(like))
+            }
+            None => format!("another cluster would help: {need}"),
+        }
+    }
+
+    /// What water levels ask for: another cluster, in a sentence.
+    pub fn proposal(&self) -> Option<String> {
+        let events = self.region.clone().review();
+        events.iter().find_map(|event| match event {
+            placement::Event::Proposed(proposal) => Some(self.proposal_words(proposal)),
+            _ => None,
+        })
+    }
+
+    /// The moves that make levels even within so many thousandths. Who is pinned or on its way stays.
+    pub fn rebalance(&self, within: u16) -> Result<Vec<Wanted>, String> {
+        let plan = self.region.plan(&Change::Rebalance { within }).map_err(|refusal| self.sentence(&refusal))?;
+        let movable = plan.moves.iter().filter(|m| {
+            let unit = &self.units[m.unit.0 as usize];
+            !unit.pinned && unit.other.is_none()
+        });
+        let name = |cluster: ClusterId| self.clusters[cluster.0 as usize].to_string();
+        let wanted = movable.map(|m| Wanted {
+            tenants: self.units[m.unit.0 as usize].tenants.iter().map(|t| t.to_string()).collect(),
+            from: name(m.from),
+            to: name(m.to),
+            entries: m.entries,
+            wave: m.wave,
+        });
+        Ok(wanted.collect())
+    }
+
+    /// The tenants that go with one to a cluster, if there is room for them.
+    pub fn with(&self, tenant: &str, to: &Name) -> Result<Vec<Name>, String> {
+        let unit = self.units.iter().position(|u| u.tenants.iter().any(|t| **t == *tenant));
+        let unit = unit.ok_or_else(|| format!("Tenant `{}` is not known", model::plain(tenant)))?;
+        if self.units[unit].pinned {
+            return Err(format!("{} is pinned by spec.cluster: change that", self.unit(UnitId(unit as u32))));
+        }
+        let to = self.number(to).ok_or_else(|| format!("no node of Cluster `{to}` has said what it can hold"))?;
+        let moved = self.region.clone().begin_move(UnitId(unit as u32), to);
+        moved.map_err(|refusal| self.sentence(&refusal))?;
+        Ok(self.units[unit].tenants.clone())
+    }
+
+    /// How full each cluster is.
+    pub fn views(&self, region: &Region) -> Vec<ClusterView> {
+        let usages: Vec<Usage> = self.region.usages();
+        let all = region.model().by_name();
+        let view = |name: &Name| {
+            let usage = self.number(name).map(|id| &usages[id.0 as usize]);
+            let levels = usage.into_iter().flat_map(|usage| {
+                let limited = Resource::ALL.into_iter().filter(move |r| usage.capacity[*r] < UNLIMITED);
+                limited.map(move |r| (r.name().to_string(), (usage.load[r], usage.capacity[r], usage.level(r))))
+            });
+            ClusterView {
+                name: name.to_string(),
+                levels: levels.collect(),
+                closed: usage.is_some_and(|u| u.closed),
+                tenants: self.units.iter().filter(|u| u.cluster.as_ref() == Some(name)).map(|u| u.tenants.len()).sum(),
+                nodes: all.nodes.values().filter(|n| n.cluster == *name).count(),
+            }
+        };
+        all.clusters.keys().map(view).collect()
+    }
+}
+
+/// Tenants with VPCs, those that peerings join together, in the order of the first name of each.
+fn units(region: &Region) -> Vec<Unit> {
+    let model = region.model();
+    let tenants: Vec<_> = model.by_name().tenants.values().filter(|t| !t.vpcs.is_empty()).collect();
+    let mut vpcs: HashMap<&Name, u32> = HashMap::new();
+    for (at, tenant) in tenants.iter().enumerate() {
+        vpcs.extend(tenant.vpcs.iter().map(|vpc| (vpc, at as u32)));
+    }
+    // VPCs that nobody owns join others all the same: they have numbers behind the tenants'.
+    let peerings: Vec<_> = model
+        .objects(Kind::Peering)
+        .filter_map(|o| if let Object::Peering(peering) = o { Some(peering) } else { None })
+        .collect();
+    let mut numbers = tenants.len() as u32;
+    let mut joined = Vec::with_capacity(peerings.len());
+    for peering in &peerings {
+        let [a, b] = [0, 1].map(|i| {
+            *vpcs.entry(&peering.vpcs[i]).or_insert_with(|| {
+                numbers += 1;
+                numbers - 1
+            })
+        });
+        joined.push((a, b));
+    }
+    let roots = placement::peers::units(0..numbers, &joined);
+    let mut units: BTreeMap<u32, Unit> = BTreeMap::new();
+    for (at, tenant) in tenants.iter().enumerate() {
+        let root = roots.get(&(at as u32)).copied().unwrap_or(at as u32);
+        let placed = region.placement(&tenant.name);
+        let cluster = tenant.cluster.clone().or_else(|| placed.map(|p| p.cluster.clone()));
+        let new = || Unit {
+            tenants: Vec::new(),
+            demand: Amounts::ZERO,
+            pinned: false,
+            cluster: None,
+            other: None,
+            lacking: Vec::new(),
+        };
+        let unit = units.entry(root).or_insert_with(new);
+        unit.tenants.push(tenant.name.clone());
+        unit.pinned |= tenant.cluster.is_some();
+        if cluster.is_none() {
+            unit.lacking.push(tenant.name.clone());
+        }
+        let moving = placed.and_then(|p| p.holders().nth(1)).filter(|_| tenant.cluster.is_none());
+        unit.other = moving.cloned().or(unit.other.take());
+        // Where one of them is, the others go.
+        if unit.cluster.is_none() || tenant.cluster.is_some() {
+            unit.cluster = cluster.or(unit.cluster.take());
+        }
+    }
+    units.into_values().collect()
+}

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Placing tenants and moving them: what the core decides (`core/assign.rs`, `core/moving.rs`) is written to the store and then followed.
+//! Whatever is half-way is in the store, so that a controller which comes back goes on.
+
+use crate::core::assign::{Assignment, ClusterView, Wanted};
+use crate::core::moving::{Facts, Placement};
+use crate::core::region::Places;
+use crate::keys;
+use crate::refusal::Refusal;
+use crate::service::{absent, now_ms, Caller, Controller, Core};
+use crate::store::{Outcome, Write};
+use model::{Kind, Name, Object};
+use node::audit::{Event, Origin};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Between two looks without news: a drain ends, a node has told what it can hold.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// A Tenant as operators see it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TenantView {
+    /// Its name.
+    pub name: String,
+    /// The cluster that hosts send to; empty: it is nowhere.
+    pub cluster: String,
+    /// `pinned`, `placed`, how far a move is, or why it is nowhere.
+    pub state: String,
+    /// Its VPCs.
+    pub vpcs: usize,
+    /// Routes in them.
+    pub routes: u64,
+    /// VMs in them.
+    pub vms: u64,
+}
+
+/// What `POST /v1/rebalance` answers.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Rebalanced {
+    /// The moves.
+    pub moves: Vec<Wanted>,
+    /// They have begun: those of the first wave.
+    pub begun: bool,
+    /// Another cluster that water levels ask for.
+    pub proposal: Option<String>,
+}
+
+impl Facts for Core {
+    fn unverified(&self, cluster: &Name, revision: u64) -> Vec<String> {
+        let all = &self.region.model().by_name().nodes;
+        let mut nodes = all.values().filter(|n| n.cluster == *cluster).map(|n| self.view(&n.name)).peekable();
+        if nodes.peek().is_none() {
+            return vec![format!("a node in {cluster}")];
+        }
+        let behind =
+            nodes.filter(|n| n.verified < revision.min(n.intent) || n.state == "unknown" || n.state == "damaged");
+        behind.map(|n| format!("{} ({})", n.name, n.state)).collect()
+    }
+
+    fn uninstalled(&self, cluster: &Name, revision: u64) -> Vec<String> {
+        let all = &self.region.model().by_name().nodes;
+        let nodes = all.values().filter(|n| n.cluster == *cluster).map(|n| self.view(&n.name));
+        let here = nodes.filter(|n| !matches!(n.state.as_str(), "away" | "unknown"));
+        here.filter(|n| n.installed < revision.min(n.intent)).map(|n| n.name).collect()
+    }
+
+    fn unswitched(&self, revision: u64) -> Vec<String> {
+        self.hosts.behind(self.region.model(), revision).into_iter().map(|host| format!("host {host}")).collect()
+    }
+}
+
+impl Core {
+    /// What is to change now: moves that are due, tenants that are nowhere, and those that went or were pinned.
+    fn due(&mut self, now_ms: u64) -> Places {
+        let placed = self.region.placed();
+        let tenants = &self.region.model().by_name().tenants;
+        let gone = |name: &Name| tenants.get(name).is_none_or(|t| t.cluster.is_some());
+        let mut changes: Places = placed.keys().filter(|name| gone(name)).map(|name| (name.clone(), None)).collect();
+        // Tenants that lie together go together: those of one unit began at one revision, and all facts are of it.
+        let moving = placed.iter().filter(|(name, p)| p.moving.is_some() && !gone(name));
+        changes.extend(moving.filter_map(|(name, p)| Some((name.clone(), Some(p.next(self, now_ms)?)))));
+        let nowhere = |t: &model::Tenant| t.cluster.is_none() && !t.vpcs.is_empty() && !placed.contains_key(&t.name);
+        if !tenants.values().any(|t| nowhere(t)) {
+            self.refused.clear();
+            return changes;
+        }
+        let mut assignment = Assignment::of(&self.region, &self.fleet);
+        if assignment.is_known() {
+            let (new, refused) = assignment.place();
+            changes.extend(new.into_iter().map(|(tenant, cluster)| (tenant, Some(Placement::at(&cluster)))));
+            self.refused = refused.into_iter().collect();
+        }
+        changes
+    }
+}
+
+/// Writes of changes of places.
+fn writes(core: &Core, changes: &Places) -> Vec<Write> {
+    let places = changes.iter().map(|(tenant, placement)| match placement {
+        Some(p) => Write::Put(keys::placement(tenant), serde_json::to_vec(p).unwrap_or_default()),
+        None => Write::Delete(keys::placement(tenant)),
+    });
+    let clusters = core.region.concerned(changes).into_iter().map(|c| Write::Put(keys::latest(&c), Vec::new()));
+    places.chain(clusters).collect()
+}
+
+impl Controller {
+    /// Places and moves for ever.
+    pub async fn keep_placing(self: Arc<Controller>) {
+        let mut news = self.news();
+        loop {
+            let controller = self.clone();
+            let placed = tokio::task::spawn_blocking(move || controller.place_due(now_ms())).await;
+            match placed {
+                // Perhaps the next step is due at once.
+                Ok(Ok(true)) => continue,
+                Ok(Ok(false)) => {}
+                Ok(Err(why)) => tracing::warn!("tenants are not placed: {}", why.sentences().join("; ")),
+                Err(_) => tracing::error!("placing tenants failed"),
+            }
+            news.mark_unchanged();
+            let _ = tokio::time::timeout(PAUSE, news.changed()).await;
+        }
+    }
+
+    /// Does what is due. Whether anything was.
+    pub fn place_due(&self, now_ms: u64) -> Result<bool, Refusal> {
+        if self.replica.as_ref().is_some_and(|replica| !replica.writes()) {
+            return Ok(false);
+        }
+        let mut core = self.core();
+        let changes = core.due(now_ms);
+        self.write_places(&mut core, changes, &Origin { user: "controller".into(), ..Origin::default() })
+    }
+
+    fn write_places(&self, core: &mut Core, changes: Places, who: &Origin) -> Result<bool, Refusal> {
+        if changes.is_empty() {
+            return Ok(false);
+        }
+        let Outcome::Written(revision) = self.store.txn(&[], &writes(core, &changes))? else {
+            return Err(Refusal::Failed);
+        };
+        for (tenant, placement) in &changes {
+            let mut event = Event::new(&format!("place {tenant}"), "done", revision, who);
+            event.note = match placement {
+                Some(p) => format!("{}: {}", p.cluster, p.words(&[])),
+                None => "its Tenant is gone or pinned".into(),
+            };
+            self.audit.note(event);
+        }
+        core.region.place(changes, revision);
+        self.wake();
+        Ok(true)
+    }
+
+    /// `GET /v1/tenants`.
+    pub fn tenants(&self) -> Vec<TenantView> {
+        let core = self.core();
+        let view = |t: &model::Tenant| {
+            let amounts = core.region.sizes().amounts(&t.vpcs);
+            let placement = core.region.placement(&t.name);
+            let (cluster, state) = match (&t.cluster, placement) {
+                (Some(cluster), _) => (cluster.to_string(), "pinned".into()),
+                (None, Some(p)) => (p.cluster.to_string(), p.words(&p.waits_for(&*core))),
+                (None, None) => (
+                    String::new(),
+                    core.refused.get(&t.name).cloned().unwrap_or_else(|| {
+                        if t.vpcs.is_empty() {
+                            "it has no VPCs".into()
+                        } else {
+                            "waits for nodes to say what they can hold".into()
+                        }
+                    }),
+                ),
+            };
+            let [_, routes, vms, ..] = amounts.0;
+            TenantView { name: t.name.to_string(), cluster, state, vpcs: t.vpcs.len(), routes, vms }
+        };
+        core.region.model().by_name().tenants.values().map(|t| view(t)).collect()
+    }
+
+    /// `GET /v1/clusters`.
+    pub fn clusters(&self) -> Vec<ClusterView> {
+        let core = self.core();
+        Assignment::of(&core.region, &core.fleet).views(&core.region)
+    }
+
+    /// `POST /v1/tenants/NAME/move`: with those that it is peered with.
+    pub fn move_tenant(&self, caller: &Caller, tenant: &str, to: &str) -> Result<Vec<TenantView>, Refusal> {
+        let mut core = self.core();
+        let Some(Object::Cluster(cluster)) = core.region.model().get(Kind::Cluster, to) else {
+            return Err(absent(Kind::Cluster, to));
+        };
+        if core.region.model().get(Kind::Tenant, tenant).is_none() {
+            return Err(absent(Kind::Tenant, tenant));
+        }
+        let wrong = |why: String| Refusal::Wrong(vec![why]);
+        let tenants = Assignment::of(&core.region, &core.fleet).with(tenant, &cluster.name).map_err(wrong)?;
+        let begun = begin(&core, &tenants, &cluster.name);
+        let changes = begun.ok_or_else(|| wrong(format!("Tenant `{tenant}` is in {to}, or on its way somewhere")))?;
+        self.write_places(&mut core, changes, &caller.origin())?;
+        drop(core);
+        Ok(self.tenants().into_iter().filter(|t| tenants.iter().any(|n| **n == *t.name)).collect())
+    }
+
+    /// `POST /v1/tenants/NAME/abort`: a move goes back, of all that began with it.
+    pub fn abort_move(&self, caller: &Caller, tenant: &str) -> Result<Vec<TenantView>, Refusal> {
+        let mut core = self.core();
+        if core.region.model().get(Kind::Tenant, tenant).is_none() {
+            return Err(absent(Kind::Tenant, tenant));
+        }
+        let placement = core.region.placement(tenant).cloned();
+        let Some(placement) = placement.filter(|p| p.abort(0).is_some()) else {
+            return Err(Refusal::Wrong(vec![format!(
+                "Tenant `{tenant}` is not on its way, or hosts have turned and the other cluster forgets it already"
+            )]));
+        };
+        let same = core
+            .region
+            .placed()
+            .iter()
+            .filter(|(_, p)| p.revision == placement.revision && p.moving == placement.moving);
+        let now = now_ms();
+        let changes: Places = same.map(|(name, p)| (name.clone(), p.abort(now))).filter(|c| c.1.is_some()).collect();
+        let tenants: Vec<Name> = changes.iter().map(|c| c.0.clone()).collect();
+        self.write_places(&mut core, changes, &caller.origin())?;
+        drop(core);
+        Ok(self.tenants().into_iter().filter(|t| tenants.iter().any(|n| **n == *t.name)).collect())
+    }
+
+    /// `POST /v1/rebalance`: the moves that make water levels even, and unless it is a dry run the first wave of them begins.
+    pub fn rebalance(&self, caller: &Caller, within: u16, dry_run: bool) -> Result<Rebalanced, Refusal> {
+        let mut core = self.core();
+        let assignment = Assignment::of(&core.region, &core.fleet);
+        let moves = assignment.rebalance(within).map_err(|why| Refusal::Wrong(vec![why]))?;
+        let proposal = assignment.proposal();
+        let first = moves.iter().filter(|m| m.wave == 0);
+        let changes: Places = first
+            .filter_map(|m| {
+                let tenants: Vec<Name> = m.tenants.iter().map(|t| t.as_str().into()).collect();
+                begin(&core, &tenants, &m.to.as_str().into())
+            })
+            .flatten()
+            .collect();
+        let begun = !dry_run && self.write_places(&mut core, changes, &caller.origin())?;
+        Ok(Rebalanced { moves, begun, proposal })
+    }
+}
+
+/// The beginning of a move of tenants that lie together. None: one of them is there or on its way.
+fn begin(core: &Core, tenants: &[Name], to: &Name) -> Option<Places> {
+    // One time for all: they go through the steps together.
+    let now = now_ms();
+    let begin = |name: &Name| Some((name.clone(), Some(core.region.placement(name)?.begin(to, now)?)));
+    tenants.iter().map(begin).collect()
+}

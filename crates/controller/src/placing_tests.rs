@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Tenants get clusters, are refused, and move, over a store from which a controller begins again at every step.
+
+use crate::config::Config;
+use crate::core::access::Principal;
+use crate::core::credentials::Sort;
+use crate::init::init;
+use crate::placing::TenantView;
+use crate::service::{now_ms, Caller, Controller};
+use crate::store::embedded::Embedded;
+use model::{Access, Name};
+use node::consent::Consent;
+use node::distribution::Report;
+use node::service::Mode;
+use node::usage::{Filled, Usage};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+const NODES: [&str; 4] = ["a1", "a2", "b1", "b2"];
+
+/// What a cluster of the region can hold.
+const VMS: u64 = 20;
+
+struct World {
+    config: Config,
+    folder: PathBuf,
+    controller: Option<Arc<Controller>>,
+    _dir: tempfile::TempDir,
+}
+
+fn caller() -> Caller {
+    let principal = Principal { role: "o".into(), access: Access::Operator, tenant: None, node: None };
+    Caller { principal, credential: (String::new(), Sort::Token), from: "here".into() }
+}
+
+fn documents(lines: &str) -> String {
+    lines.lines().map(|l| format!("{{apiVersion: tunny/v1, {}}}\n", l.trim())).collect::<Vec<_>>().join("---\n")
+}
+
+impl World {
+    fn start() -> World {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("c");
+        let (listen, names) = ("127.0.0.1:0".parse().unwrap(), vec!["localhost".into()]);
+        let config = Config { region: "north".into(), listen, names, folder: None, store: None, url: None };
+        init(&folder, &config, 1).unwrap();
+        let mut world = World { config, folder, controller: None, _dir: dir };
+        world.again();
+        world
+            .apply(
+                "kind: Cluster, metadata: {name: a}, spec: {addresses: [192.0.2.201]}
+             kind: Cluster, metadata: {name: b}, spec: {addresses: [192.0.2.202]}
+             kind: Node, metadata: {name: a1}, spec: {cluster: a}
+             kind: Node, metadata: {name: a2}, spec: {cluster: a}
+             kind: Node, metadata: {name: b1}, spec: {cluster: b}
+             kind: Node, metadata: {name: b2}, spec: {cluster: b}
+             kind: Role, metadata: {name: h1}, spec: {access: host}
+             kind: Nc, metadata: {name: n}, spec: {address: 192.0.2.1}",
+            )
+            .unwrap();
+        world
+    }
+
+    /// The controller is killed, and another one begins by what is in the store.
+    fn again(&mut self) {
+        self.controller = None;
+        let store = Embedded::open(&self.folder.join(crate::server::STORE)).unwrap();
+        self.controller = Some(Controller::open(&self.config, &self.folder, Arc::new(store), None).unwrap());
+    }
+
+    fn controller(&self) -> &Arc<Controller> {
+        self.controller.as_ref().unwrap()
+    }
+
+    fn apply(&self, lines: &str) -> Result<(), String> {
+        let consent = Consent::default();
+        let done = self.controller().apply(&caller(), documents(lines).as_bytes(), Mode::Merge, &consent);
+        done.map(drop).map_err(|refusal| refusal.sentences().join("; "))
+    }
+
+    /// Nodes tell that they have verified all they should hold.
+    fn nodes_report(&self, names: &[&str]) {
+        let mut core = self.controller().core();
+        for name in names {
+            let node: Name = (*name).into();
+            let cluster = core.region.cluster_of(name).unwrap();
+            let intent = core.region.intent(&cluster);
+            let limits = [("tenants", 50), ("routes", 1000), ("vms", VMS), ("sessions", 1000)];
+            let levels = limits.map(|(name, limit)| Filled { name: name.into(), used: 0, limit }).to_vec();
+            let usage = Usage { engine: "xdp".into(), levels, ..Usage::default() };
+            core.fleet.came(&node, "192.0.2.1:5", now_ms());
+            core.fleet.reported(
+                &node,
+                Report { installed: intent, verified: intent, usage, ..Report::default() },
+                now_ms(),
+            );
+        }
+    }
+
+    fn host_switches(&self) {
+        let mut core = self.controller().core();
+        let revision = core.region.placed_at();
+        core.hosts.switched(&"h1".into(), revision);
+    }
+
+    /// All that is due at a time.
+    fn settle(&self, now_ms: u64) {
+        while self.controller().place_due(now_ms).unwrap() {}
+    }
+
+    fn tenant(&self, name: &str) -> TenantView {
+        self.controller().tenants().into_iter().find(|t| t.name == name).unwrap()
+    }
+
+    /// The VPCs that a cluster holds.
+    fn holds(&self, cluster: &str, tenant: &str) -> bool {
+        let core = self.controller().core();
+        let vpc = core.region.model().get(model::Kind::Vpc, tenant).unwrap();
+        core.region.holders(&vpc, 0).iter().any(|h| *h.cluster == *cluster)
+    }
+
+    fn add(&self, tenant: &str, vni: u32, vms: u64) -> Result<(), String> {
+        let mut lines = format!(
+            "kind: Vpc, metadata: {{name: {tenant}}}, spec: {{vni: {vni}}}\nkind: Tenant, metadata: {{name: {tenant}}}, spec: {{vpcs: [{tenant}]}}"
+        );
+        for n in 1..=vms {
+            lines += &format!("\nkind: Vm, metadata: {{name: {tenant}-{n}}}, spec: {{vpc: {tenant}, addresses: [10.0.0.{n}], mac: \"02:00:00:00:00:{n:02}\", nc: n}}");
+        }
+        self.apply(&lines)
+    }
+}
+
+#[test]
+fn tenants_get_clusters_and_what_fits_nowhere_is_refused_by_name() {
+    let world = World::start();
+    world.add("red", 101, 8).unwrap();
+    world.settle(0);
+    assert_eq!(world.tenant("red").state, "waits for nodes to say what they can hold");
+    world.nodes_report(&NODES);
+    world.settle(0);
+    let red = world.tenant("red");
+    assert_eq!((red.cluster.as_str(), red.state.as_str(), red.vms), ("a", "placed", 8));
+    // Another one goes where more is left.
+    world.add("blue", 102, 8).unwrap();
+    world.settle(0);
+    assert_eq!(world.tenant("blue").cluster, "b");
+    // More than any cluster has, and more than is left; nothing of it is kept.
+    let why = world.add("green", 103, VMS + 1).unwrap_err();
+    assert!(why.contains("Tenant `green` is too big for any cluster: it needs 21 vms"), "{why}");
+    let why = world.add("green", 103, 9).unwrap_err();
+    assert!(
+        why.contains("Tenant `green` finds no room: it needs 9 vms") && why.contains("another cluster would help"),
+        "{why}"
+    );
+    assert!(world.controller().tenants().iter().all(|t| t.name != "green"));
+    // Somebody who is pinned is where that says.
+    world.apply("kind: Tenant, metadata: {name: red}, spec: {vpcs: [red], cluster: b}").unwrap();
+    world.settle(0);
+    assert_eq!((world.tenant("red").cluster.as_str(), world.tenant("red").state.as_str()), ("b", "pinned"));
+    assert!(world.holds("b", "red") && !world.holds("a", "red"));
+    let why = world.controller().move_tenant(&caller(), "red", "a").unwrap_err().sentences().join("");
+    assert!(why.contains("pinned"), "{why}");
+    let clusters = world.controller().clusters();
+    assert_eq!(clusters[1].levels["vms"].0, 16);
+    assert_eq!((clusters[0].tenants, clusters[1].tenants, clusters[1].closed), (0, 2, true));
+    assert!(clusters.iter().all(|c| !c.levels.contains_key("traffic")), "nobody has said what links carry");
+}
+
+#[test]
+fn a_move_goes_on_after_a_kill_at_every_step() {
+    let mut world = World::start();
+    world.nodes_report(&NODES);
+    world.add("red", 101, 2).unwrap();
+    // Peers go together.
+    world.add("blue", 102, 2).unwrap();
+    world
+        .apply(
+            "kind: Peering, metadata: {name: p}, spec: {vpcs: [red, blue]}
+             kind: Vpc, metadata: {name: red}, spec: {vni: 101, peerings: [p]}
+             kind: Vpc, metadata: {name: blue}, spec: {vni: 102, peerings: [p]}",
+        )
+        .unwrap();
+    world.settle(0);
+    world.nodes_report(&NODES);
+    assert_eq!([world.tenant("red").cluster, world.tenant("blue").cluster], ["a", "a"]);
+    let moved = world.controller().move_tenant(&caller(), "red", "b").unwrap();
+    assert_eq!(moved.len(), 2);
+    for (words, both) in [("1/4", true), ("2/4", true), ("3/4", true), ("4/4", false)] {
+        // One that is killed in the last step finds nobody to wait for, and ends it.
+        if words != "4/4" {
+            world.again();
+        }
+        world.settle(now_ms());
+        for tenant in ["red", "blue"] {
+            let state = world.tenant(tenant).state;
+            assert!(state.contains(words), "{words}: {state}");
+            assert_eq!((world.holds("a", tenant), world.holds("b", tenant)), (both, true), "{words}");
+        }
+        let upstream = world.controller().core().region.upstream(101).cloned().unwrap();
+        assert_eq!(&*upstream, if words == "1/4" { "a" } else { "b" });
+        match words {
+            "1/4" => {
+                assert!(world.tenant("red").state.contains("waits for b1 (unknown), b2 (unknown)"));
+                world.nodes_report(&["b1"]);
+                world.settle(now_ms());
+                assert!(world.tenant("red").state.ends_with("waits for b2 (unknown)"), "{}", world.tenant("red").state);
+                world.nodes_report(&NODES);
+                world.settle(now_ms());
+            }
+            "2/4" => {
+                assert!(world.tenant("red").state.ends_with("waits for host h1"));
+                world.host_switches();
+                world.settle(now_ms());
+            }
+            "3/4" => {
+                world.nodes_report(&NODES);
+                world.settle(now_ms() + 2 * crate::core::moving::DRAIN_MS);
+                world.nodes_report(&["a1"]);
+            }
+            _ => {
+                world.nodes_report(&NODES);
+                world.settle(now_ms());
+            }
+        }
+    }
+    assert_eq!([world.tenant("red").state, world.tenant("blue").state], ["placed", "placed"]);
+    assert_eq!(world.tenant("blue").cluster, "b");
+    // A move that is aborted leaves everything as it was.
+    world.controller().move_tenant(&caller(), "red", "a").unwrap();
+    world.controller().abort_move(&caller(), "blue").unwrap();
+    world.nodes_report(&NODES);
+    world.settle(now_ms());
+    assert_eq!((world.tenant("red").cluster.as_str(), world.tenant("red").state.as_str()), ("b", "placed"));
+    assert!(!world.holds("a", "red") && world.controller().abort_move(&caller(), "red").is_err());
+}

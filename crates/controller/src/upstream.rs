@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What hosts are told: the tunnel address that serves each of their VNIs. A line whenever anybody's place has changed; the host answers when its
+//! devices are so, and a move waits for that.
+
+use crate::refusal::Refusal;
+use crate::service::{Caller, Controller};
+use node::distribution::{Upstream, ALIVE_S};
+use serde::Deserialize;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch::Receiver;
+
+/// VNIs that a host may ask for.
+const VNIS_MAX: usize = 4096;
+
+/// Whose addresses.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct UpstreamQuery {
+    /// VNIs, with commas between.
+    pub vnis: String,
+}
+
+/// A stream to a host.
+pub struct Telling {
+    controller: Arc<Controller>,
+    caller: Caller,
+    vnis: Vec<u32>,
+    told: Option<u64>,
+    doubts: u64,
+    news: Receiver<u64>,
+}
+
+/// Begins a stream.
+pub fn begin(controller: &Arc<Controller>, caller: &Caller, query: &UpstreamQuery) -> Result<Telling, Refusal> {
+    let words = query.vnis.split(',').filter(|w| !w.is_empty());
+    let vnis: Result<Vec<u32>, _> = words.map(str::parse).collect();
+    let wrong = |why: String| Refusal::Wrong(vec![why]);
+    let vnis = vnis.map_err(|_| wrong("vnis: numbers with commas between".into()))?;
+    if vnis.len() > VNIS_MAX {
+        return Err(wrong(format!("vnis: at most {VNIS_MAX}")));
+    }
+    let (news, doubts) = (controller.news(), controller.doubts());
+    Ok(Telling { controller: controller.clone(), caller: caller.clone(), vnis, told: None, doubts, news })
+}
+
+impl Telling {
+    /// The next line. `None`: the host must call again, or not at all.
+    pub async fn next(mut self) -> Option<(Vec<u8>, Telling)> {
+        loop {
+            self.news.mark_unchanged();
+            let (line, telling) = tokio::task::spawn_blocking(move || (self.line(false), self)).await.ok()?;
+            self = telling;
+            match line? {
+                Some(line) => return Some((line, self)),
+                None => match tokio::time::timeout(Duration::from_secs(ALIVE_S), self.news.changed()).await {
+                    Ok(Ok(())) => {}
+                    Ok(Err(_)) => return None,
+                    // The same once more is a sign of life.
+                    Err(_) => {
+                        let (line, telling) =
+                            tokio::task::spawn_blocking(move || (self.line(true), self)).await.ok()?;
+                        return Some((line??, telling));
+                    }
+                },
+            }
+        }
+    }
+
+    /// What is to be said: nothing at all if the credential opens no more, and nothing new.
+    fn line(&mut self, again: bool) -> Option<Option<Vec<u8>>> {
+        let doubts = self.controller.doubts();
+        if again || doubts != std::mem::replace(&mut self.doubts, doubts) {
+            let now = crate::authenticate::principal(&self.controller, &self.caller.credential);
+            now.ok().filter(|now| *now == self.caller.principal)?;
+        }
+        let core = self.controller.core();
+        let revision = core.region.placed_at();
+        if self.told == Some(revision) && !again {
+            return Some(None);
+        }
+        self.told = Some(revision);
+        let clusters = &core.region.model().by_name().clusters;
+        let addresses = |vni: &u32| Some((*vni, clusters.get(core.region.upstream(*vni)?)?.addresses.clone()));
+        let upstream = Upstream { revision, vnis: self.vnis.iter().filter_map(addresses).collect() };
+        Some(Some((serde_json::to_string(&upstream).unwrap_or_default() + "\n").into_bytes()))
+    }
+}
