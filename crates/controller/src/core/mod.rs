@@ -16,4 +16,3 @@ mod region_tests;
 pub mod samples;
 pub mod scope;
 pub mod search;
-pub mod sizes;
