@@ -61,7 +61,7 @@ const RANKS: &[(&str, u32)] = &[
     ("chip", 6),
     ("testkit", 6),
     ("node", 6),
-    ("vtep", 0),
+    ("vtep", 4),
     ("figures", 0),
     ("commandline", 7),
     ("controller", 7),

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `tunny events`: who changed what, and what else happened around a time.
 
-use crate::listing;
 use crate::Global;
 use node::audit::Event;
 use std::process::ExitCode;
@@ -54,15 +53,11 @@ impl Time {
 
 /// Runs the command.
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
-    let mut list: Vec<Event> = global.client()?.get("/v1/events")?;
-    if let Some(around) = args.around {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs();
-        let at = around.seconds(now) * 1000;
-        list.retain(|e| e.time_ms.abs_diff(at) <= args.within.saturating_mul(1000));
-    }
-    let code = listing::latest(&mut list, args.limit);
-    crate::history::show_events(&list, global.output)?;
-    Ok(code)
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs();
+    let near = |e: &Event| {
+        args.around.is_none_or(|time| e.time_ms.abs_diff(time.seconds(now) * 1000) <= args.within.saturating_mul(1000))
+    };
+    crate::history::events(&global.client()?, args.limit, global.output, near)
 }
 
 /// A number of seconds, or one with a unit.

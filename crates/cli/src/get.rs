@@ -207,7 +207,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         "ports" => return crate::sessions::ports(&client, &args.which, args.vpc, limit, format),
         "rules" => return rules(&client, &args, limit, format),
         "vm-counters" => return listing::show(&client, &path("/v1/vm-counters", &args), format, vm_counters),
-        "events" => return crate::history::events(&client, args.limit.unwrap_or(0), format),
+        "events" => return crate::history::events(&client, args.limit.unwrap_or(0), format, |_| true),
         kind => {
             let path = path(&format!("/v1/objects/{}", escape(kind)), &args);
             return listed(&client, &path, args.name.is_some(), format);

@@ -79,15 +79,10 @@ pub fn rollback(args: RollbackArgs, global: &Global) -> anyhow::Result<ExitCode>
 }
 
 /// Runs `tunny get events`.
-pub fn events(client: &Client, limit: u64, format: Format) -> anyhow::Result<ExitCode> {
+pub fn events(client: &Client, limit: u64, format: Format, keep: impl Fn(&Event) -> bool) -> anyhow::Result<ExitCode> {
     let mut list: Vec<Event> = client.get("/v1/events")?;
+    list.retain(keep);
     let code = listing::latest(&mut list, limit);
-    show_events(&list, format)?;
-    Ok(code)
-}
-
-/// Shows events.
-pub fn show_events(list: &[Event], format: Format) -> anyhow::Result<()> {
     show(format, &list, |list| {
         let row = |e: &Event| {
             let from = e.origin.from.clone();
@@ -106,5 +101,6 @@ pub fn show_events(list: &[Event], format: Format) -> anyhow::Result<()> {
             &["time", "what", "outcome", "generation", "by", "from", "changes", "note"],
             list.iter().map(row).collect(),
         )
-    })
+    })?;
+    Ok(code)
 }

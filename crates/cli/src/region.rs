@@ -47,7 +47,7 @@ pub fn get(
         }
         "tenants" => show(format, &crate::moving::tenants(client, name)?, |list| crate::moving::tenants_text(list))?,
         "clusters" => show(format, &crate::moving::clusters(client, name)?, |list| crate::moving::clusters_text(list))?,
-        "events" => return crate::history::events(client, limit.unwrap_or(0), format).map(Some),
+        "events" => return crate::history::events(client, limit.unwrap_or(0), format, |_| true).map(Some),
         kind if OF_NODES.contains(&kind) => {
             anyhow::bail!("`{kind}` is a matter of one node: ask it on its machine (leave --server)")
         }

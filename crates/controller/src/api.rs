@@ -245,7 +245,7 @@ async fn watch(
     Extension(caller): Extension<Caller>,
     Query(query): Query<WatchQuery>,
 ) -> Result<Response, Refusal> {
-    let watching = blocking(move || crate::watch::begin(&controller, &caller.principal, &query)).await?;
+    let watching = blocking(move || crate::watch::begin(&controller, &caller, &query)).await?;
     let stream = unfold(watching, |watching| async move {
         let (text, watching) = watching.next().await?;
         Some((Ok::<_, Infallible>(Bytes::from(text)), watching))

@@ -57,6 +57,35 @@ pub fn principal(controller: &Controller, (hash, sort): &(String, Sort)) -> Resu
     principal.ok_or_else(|| Refusal::Unknown(format!("Role `{}`, which this credential is for, is gone", found.role)))
 }
 
+/// A caller of an answer without an end: whether its credential still opens that.
+pub struct Grant {
+    caller: Caller,
+    doubts: u64,
+}
+
+impl Grant {
+    /// Of a caller who may ask now.
+    pub fn of(controller: &Controller, caller: &Caller) -> Grant {
+        Grant { caller: caller.clone(), doubts: controller.doubts() }
+    }
+
+    /// Who it is.
+    pub fn principal(&self) -> &Principal {
+        &self.caller.principal
+    }
+
+    /// Whether it still does. The store is asked only if a credential or a Role has changed since the last time.
+    pub fn holds(&mut self, controller: &Controller) -> bool {
+        let doubts = controller.doubts();
+        doubts == std::mem::replace(&mut self.doubts, doubts) || self.opens(controller)
+    }
+
+    /// Whether it still does, by the store: it may have ended by itself.
+    pub fn opens(&self, controller: &Controller) -> bool {
+        principal(controller, &self.caller.credential).is_ok_and(|now| now == self.caller.principal)
+    }
+}
+
 /// Who asks.
 pub fn caller(
     controller: &Controller,

@@ -2,6 +2,7 @@
 //! `GET /v1/live`: how the region stands, and a line whenever that changes: what of it has changed. For who looks on; changes of
 //! objects are in `GET /v1/watch`.
 
+use crate::authenticate::Grant;
 use crate::core::fleet::NodeView;
 use crate::core::samples::Sample;
 use crate::service::{Caller, Controller};
@@ -46,9 +47,8 @@ pub struct LiveLine {
 /// A stream that runs.
 pub struct Live {
     controller: Arc<Controller>,
-    caller: Caller,
+    grant: Grant,
     news: Receiver<u64>,
-    doubts: u64,
     told: LiveLine,
     nodes: BTreeMap<String, NodeView>,
     last_event: Option<Event>,
@@ -58,12 +58,10 @@ pub struct Live {
 
 /// Begins one.
 pub fn begin(controller: &Arc<Controller>, caller: &Caller) -> Live {
-    let (news, doubts) = (controller.news(), controller.doubts());
     Live {
         controller: controller.clone(),
-        caller: caller.clone(),
-        news,
-        doubts,
+        grant: Grant::of(controller, caller),
+        news: controller.news(),
         told: LiveLine::default(),
         nodes: BTreeMap::new(),
         last_event: None,
@@ -100,10 +98,8 @@ impl Live {
 
     /// What has changed: none, nothing (`Some(None)`), or a line.
     fn line(&mut self) -> Option<Option<Vec<u8>>> {
-        let doubts = self.controller.doubts();
-        if doubts != std::mem::replace(&mut self.doubts, doubts) {
-            let now = crate::authenticate::principal(&self.controller, &self.caller.credential);
-            now.ok().filter(|now| *now == self.caller.principal)?;
+        if !self.grant.holds(&self.controller) {
+            return None;
         }
         let status = self.controller.status();
         let mut line = LiveLine { revision: status.revision, objects: status.objects, ..LiveLine::default() };

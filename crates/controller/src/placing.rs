@@ -160,7 +160,7 @@ impl Controller {
     pub fn tenants(&self) -> Vec<TenantView> {
         let core = self.core();
         let view = |t: &model::Tenant| {
-            let amounts = core.region.sizes().amounts(&t.vpcs);
+            let amounts = core.region.amounts(&t.vpcs);
             let placement = core.region.placement(&t.name);
             let (cluster, state) = match (&t.cluster, placement) {
                 (Some(cluster), _) => (cluster.to_string(), "pinned".into()),

@@ -6,6 +6,7 @@ use crate::core::access::Principal;
 use crate::core::credentials::Sort;
 use crate::init::init;
 use crate::placing::TenantView;
+use crate::search::SearchQuery;
 use crate::service::{now_ms, Caller, Controller};
 use crate::store::embedded::Embedded;
 use model::{Access, Name};
@@ -138,6 +139,15 @@ fn tenants_get_clusters_and_what_fits_nowhere_is_refused_by_name() {
     assert_eq!(world.tenant("red").state, "waits for nodes to say what they can hold");
     world.nodes_report(&NODES);
     world.settle(0);
+    // Whoever looks for it finds where it was placed.
+    let (cluster, who) = (world.tenant("red").cluster, caller().principal);
+    assert!(!cluster.is_empty());
+    {
+        let core = world.controller().core();
+        assert_eq!(crate::search::tenant(&core, &who, "red").unwrap().cluster, cluster);
+        let found = crate::search::search(&core, &who, &SearchQuery { q: "red".into(), limit: 0 }).objects;
+        assert!(found.len() > 2 && found.iter().all(|f| f.cluster == cluster), "{found:?}");
+    }
     let red = world.tenant("red");
     assert_eq!((red.cluster.as_str(), red.state.as_str(), red.vms), ("a", "placed", 8));
     // Another one goes where more is left.

@@ -223,6 +223,20 @@ async fn the_live_stream_begins_with_all_and_goes_on_with_what_changes() {
 }
 
 #[tokio::test]
+async fn a_watch_ends_with_its_credential() {
+    use futures_util::StreamExt;
+    let api = api().await;
+    let request = Request::get("/v1/watch").header("authorization", format!("Bearer {}", api.token("readOnly")));
+    let peer = crate::authenticate::Peer { address: "192.0.2.1:5".parse().unwrap(), certificate: None };
+    let response = api.router.clone().oneshot(request.extension(peer).body(Body::empty()).unwrap()).await.unwrap();
+    let mut body = response.into_body().into_data_stream();
+    let role = "[[\"Role\", \"readOnly\"]]";
+    assert_eq!(api.send("POST", "/v1/apply?names=true&deletes=1", Some("operator"), role).await.0, StatusCode::OK);
+    let late = tokio::time::timeout(Duration::from_secs(20), body.next()).await;
+    assert!(late.expect("the watch goes on").is_none());
+}
+
+#[tokio::test]
 async fn the_dashboard_is_there_for_everybody_and_shows_nothing_by_itself() {
     let api = Api::start().await;
     let get =

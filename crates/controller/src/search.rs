@@ -3,14 +3,16 @@
 //! asks finds what it may see: a tenant's own objects are looked through, since an index of all would be full of others.
 
 use crate::core::access::Principal;
-use crate::core::search::{Index, KINDS};
+use crate::core::region::Region;
+use crate::core::search::KINDS;
 use crate::refusal::Refusal;
 use crate::service::{absent, Core};
-use model::{Access, Kind, Model, Name, Object, Vm};
+use ipnet::IpNet;
+use model::{Access, Kind, Model, Name, Object, Tenant, Vm};
 use node::usage::Usage;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 
 /// Results of a kind, if nothing else is asked for, and at most.
 const LIMIT: (usize, usize) = (40, 500);
@@ -112,9 +114,10 @@ pub fn tenant(core: &Core, who: &Principal, name: &str) -> Result<TenantView, Re
     let model = core.region.model();
     let found = model.get(Kind::Tenant, name).filter(|o| who.sees(model, o));
     let Some(Object::Tenant(tenant)) = found else { return Err(absent(Kind::Tenant, name)) };
-    let cluster = tenant.cluster.as_deref().unwrap_or("").to_string();
+    let serving = core.region.serving(&tenant);
+    let cluster = serving.map_or(String::new(), |cluster| cluster.to_string());
     let mut view = TenantView { name: name.into(), cluster, vpcs: tenant.vpcs.len() as u64, ..TenantView::default() };
-    let here = model.by_name().nodes.values().filter(|n| Some(&n.cluster) == tenant.cluster.as_ref());
+    let here = model.by_name().nodes.values().filter(|n| Some(&n.cluster) == serving);
     let nodes: Vec<&Usage> = here.filter_map(|n| core.fleet.usage_now(&n.name)).collect();
     for vpc in &tenant.vpcs {
         let (vms, routes) = model.sizes(vpc).unwrap_or_default();
@@ -136,8 +139,8 @@ pub fn tenant(core: &Core, who: &Principal, name: &str) -> Result<TenantView, Re
 pub fn search(core: &Core, who: &Principal, query: &SearchQuery) -> Results {
     let word = query.q.trim();
     let limit = if query.limit == 0 { LIMIT.0 } else { query.limit.min(LIMIT.1) };
-    let (model, index) = (core.region.model(), core.region.index());
-    let mut seek = Seek { model, index, who, limit, told: HashSet::new(), results: Results::default() };
+    let (region, model, index) = (&core.region, core.region.model(), core.region.index());
+    let mut seek = Seek { region, model, who, limit, told: HashSet::new(), results: Results::default() };
     if word.is_empty() {
         let mut tenants = model.by_name().tenants.values().map(|t| Object::Tenant(t.clone()));
         seek.take_all(&mut tenants);
@@ -163,8 +166,8 @@ pub fn search(core: &Core, who: &Principal, query: &SearchQuery) -> Results {
 }
 
 struct Seek<'a> {
+    region: &'a Region,
     model: &'a Model,
-    index: &'a Index,
     who: &'a Principal,
     limit: usize,
     told: HashSet<(Kind, Name)>,
@@ -225,6 +228,8 @@ impl Seek<'_> {
     }
 
     fn found(&self, object: &Object) -> Found {
+        let serving =
+            |tenant: &Tenant| self.region.serving(tenant).map_or(String::new(), |cluster| cluster.to_string());
         let mut found = Found { kind: object.kind().to_string(), name: object.name().to_string(), ..Found::default() };
         match object {
             Object::Vm(Vm { vpc, addresses, nc, .. }) => {
@@ -234,15 +239,15 @@ impl Seek<'_> {
             Object::Vpc(vpc) => found.vpc = vpc.name.to_string(),
             Object::Nc(nc) => found.addresses = vec![nc.address.to_string()],
             Object::Node(node) => found.cluster = node.cluster.to_string(),
-            Object::Tenant(tenant) => found.cluster = tenant.cluster.as_deref().unwrap_or("").into(),
+            Object::Tenant(tenant) => found.cluster = serving(tenant),
             _ => {}
         }
         if !found.vpc.is_empty() {
             found.vni = self.model.vpc_of_name(&found.vpc).map(|v| v.spec().vni.0);
-            let owner = self.index.owner(&found.vpc).and_then(|name| self.model.by_name().tenants.get(name));
+            let owner = self.region.index().owner(&found.vpc).and_then(|name| self.model.by_name().tenants.get(name));
             if let Some(tenant) = owner {
                 found.tenant = tenant.name.to_string();
-                found.cluster = tenant.cluster.as_deref().unwrap_or("").into();
+                found.cluster = serving(tenant);
             }
         }
         found
@@ -254,21 +259,9 @@ fn range(word: &str) -> Option<(IpAddr, IpAddr)> {
     if let Ok(address) = word.parse::<IpAddr>() {
         return Some((address, address));
     }
-    if let Some((address, bits)) = word.split_once('/') {
-        let (address, bits): (IpAddr, u32) = (address.parse().ok()?, bits.parse().ok()?);
-        return match address {
-            IpAddr::V4(a) if bits <= 32 => {
-                let host = u32::MAX.checked_shr(bits).unwrap_or(0);
-                let first = a.to_bits() & !host;
-                Some((Ipv4Addr::from_bits(first).into(), Ipv4Addr::from_bits(first | host).into()))
-            }
-            IpAddr::V6(a) if bits <= 128 => {
-                let host = u128::MAX.checked_shr(bits).unwrap_or(0);
-                let first = a.to_bits() & !host;
-                Some((Ipv6Addr::from_bits(first).into(), Ipv6Addr::from_bits(first | host).into()))
-            }
-            _ => None,
-        };
+    if word.contains('/') {
+        let net = word.parse::<IpNet>().ok()?;
+        return Some((net.network(), net.broadcast()));
     }
     let parts: Vec<u8> = word.trim_end_matches('.').split('.').map(|p| p.parse().ok()).collect::<Option<_>>()?;
     let whole = |fill| {

@@ -2,6 +2,7 @@
 //! `GET /v1/stream`: what a node follows. First who is who, then either the changes behind the revision that the node holds or, where these
 //! are no longer kept, everything; then each change as it comes. The next piece is made when the node has taken the one before.
 
+use crate::authenticate::Grant;
 use crate::core::feed::Gone;
 use crate::core::region::Whole;
 use crate::refusal::Refusal;
@@ -32,7 +33,7 @@ pub struct StreamQuery {
 /// A stream to a node.
 pub struct Stream {
     controller: Arc<Controller>,
-    caller: Caller,
+    grant: Grant,
     node: Name,
     cluster: Name,
     at: u64,
@@ -40,7 +41,6 @@ pub struct Stream {
     drift: bool,
     hello: bool,
     /// Doubts about credentials that it has looked into.
-    doubts: u64,
     /// Everything, on its way, and how much of it has been sent.
     whole: Option<(Whole, u64)>,
     news: Receiver<u64>,
@@ -73,9 +73,8 @@ pub fn begin(controller: &Arc<Controller>, caller: &Caller, query: &StreamQuery)
     core.fleet.came(&node, &caller.from, now_ms());
     drop(core);
     controller.wake();
-    let doubts = controller.doubts();
-    let (controller, caller, drift) = (controller.clone(), caller.clone(), query.drift && same);
-    Ok(Stream { controller, caller, node, cluster, at, drift, hello: false, doubts, whole: None, news })
+    let (grant, drift) = (Grant::of(controller, caller), query.drift && same);
+    Ok(Stream { controller: controller.clone(), grant, node, cluster, at, drift, hello: false, whole: None, news })
 }
 
 impl Stream {
@@ -94,22 +93,16 @@ impl Stream {
                 Ok(Ok(())) => {}
                 Ok(Err(_)) => return None,
                 Err(_) => {
-                    let (holds, stream) = tokio::task::spawn_blocking(move || (self.holds(), self)).await.ok()?;
-                    return holds.then(|| (Message::Alive {}.line().into_bytes(), stream));
+                    let (opens, stream) =
+                        tokio::task::spawn_blocking(move || (self.grant.opens(&self.controller), self)).await.ok()?;
+                    return opens.then(|| (Message::Alive {}.line().into_bytes(), stream));
                 }
             }
         }
     }
 
-    /// Whether the node's credential still opens this.
-    fn holds(&self) -> bool {
-        let now = crate::authenticate::principal(&self.controller, &self.caller.credential);
-        now.is_ok_and(|now| now == self.caller.principal)
-    }
-
     fn piece(&mut self) -> Result<Option<Vec<u8>>, Gone> {
-        let doubts = self.controller.doubts();
-        if doubts != std::mem::replace(&mut self.doubts, doubts) && !self.holds() {
+        if !self.grant.holds(&self.controller) {
             return Err(Gone);
         }
         if self.controller.replica.as_ref().is_some_and(|replica| replica.follows()) {

@@ -153,7 +153,7 @@ pub fn plan(core: &Core, who: &Principal, wanted: &TraceRequest) -> Result<Plan,
         nc: vm.map_or(String::new(), |vm| vm.nc.to_string()),
     };
     let owner = core.region.index().owner(&source.vpc).and_then(|name| model.by_name().tenants.get(name));
-    let cluster = owner.and_then(|t| t.cluster.as_deref()).unwrap_or("").to_string();
+    let cluster = owner.and_then(|t| core.region.serving(t)).map_or(String::new(), |cluster| cluster.to_string());
     let answer = TraceAnswer {
         basis: "the controller's intent".into(),
         revision: core.region.revision(),

@@ -2,6 +2,7 @@
 //! What hosts are told: the tunnel address that serves each of their VNIs. A line whenever anybody's place has changed; the host answers when its
 //! devices are so, and a move waits for that.
 
+use crate::authenticate::Grant;
 use crate::refusal::Refusal;
 use crate::service::{Caller, Controller};
 use node::distribution::{Upstream, ALIVE_S};
@@ -24,10 +25,9 @@ pub struct UpstreamQuery {
 /// A stream to a host.
 pub struct Telling {
     controller: Arc<Controller>,
-    caller: Caller,
+    grant: Grant,
     vnis: Vec<u32>,
     told: Option<u64>,
-    doubts: u64,
     news: Receiver<u64>,
 }
 
@@ -40,8 +40,8 @@ pub fn begin(controller: &Arc<Controller>, caller: &Caller, query: &UpstreamQuer
     if vnis.len() > VNIS_MAX {
         return Err(wrong(format!("vnis: at most {VNIS_MAX}")));
     }
-    let (news, doubts) = (controller.news(), controller.doubts());
-    Ok(Telling { controller: controller.clone(), caller: caller.clone(), vnis, told: None, doubts, news })
+    let grant = Grant::of(controller, caller);
+    Ok(Telling { controller: controller.clone(), grant, vnis, told: None, news: controller.news() })
 }
 
 impl Telling {
@@ -69,10 +69,9 @@ impl Telling {
 
     /// What is to be said: nothing at all if the credential opens no more, and nothing new.
     fn line(&mut self, again: bool) -> Option<Option<Vec<u8>>> {
-        let doubts = self.controller.doubts();
-        if again || doubts != std::mem::replace(&mut self.doubts, doubts) {
-            let now = crate::authenticate::principal(&self.controller, &self.caller.credential);
-            now.ok().filter(|now| *now == self.caller.principal)?;
+        let known = if again { self.grant.opens(&self.controller) } else { self.grant.holds(&self.controller) };
+        if !known {
+            return None;
         }
         let core = self.controller.core();
         let revision = core.region.placed_at();

@@ -2,10 +2,10 @@
 //! `GET /v1/watch`: each change of an object, a line of JSON each, from a revision on and without an end. Who has fallen behind what the store
 //! keeps is told so, at once (410) or by a last line with `error`, and lists anew.
 
-use crate::core::access::Principal;
+use crate::authenticate::Grant;
 use crate::keys;
 use crate::refusal::Refusal;
-use crate::service::Controller;
+use crate::service::{Caller, Controller};
 use crate::store::{Event, Watch};
 use crate::types::WatchLine;
 use model::Kind;
@@ -33,19 +33,20 @@ pub struct WatchQuery {
 /// A watch that runs.
 pub struct Watching {
     controller: Arc<Controller>,
-    who: Principal,
+    grant: Grant,
     kinds: Vec<Kind>,
     watch: Option<Box<dyn Watch>>,
     news: Receiver<u64>,
 }
 
 /// Begins to watch.
-pub fn begin(controller: &Arc<Controller>, who: &Principal, query: &WatchQuery) -> Result<Watching, Refusal> {
+pub fn begin(controller: &Arc<Controller>, caller: &Caller, query: &WatchQuery) -> Result<Watching, Refusal> {
     let kinds = crate::listing::kinds(if query.kind.is_empty() { "all" } else { &query.kind })?;
     let news = controller.news();
     let after = query.after.unwrap_or_else(|| controller.core().region.revision());
     let watch = Some(controller.store.watch(after)?);
-    Ok(Watching { controller: controller.clone(), who: who.clone(), kinds, watch, news })
+    let grant = Grant::of(controller, caller);
+    Ok(Watching { controller: controller.clone(), grant, kinds, watch, news })
 }
 
 impl Watching {
@@ -56,6 +57,7 @@ impl Watching {
             self.news.mark_unchanged();
             let (lines, watching) = tokio::task::spawn_blocking(move || (self.read(), self)).await.ok()?;
             self = watching;
+            let lines = lines?;
             if !lines.is_empty() {
                 return Some((lines, self));
             }
@@ -67,8 +69,11 @@ impl Watching {
         }
     }
 
-    /// What there is at hand.
-    fn read(&mut self) -> Vec<u8> {
+    /// What there is at hand. `None`: the credential opens it no more.
+    fn read(&mut self) -> Option<Vec<u8>> {
+        if !self.grant.holds(&self.controller) {
+            return None;
+        }
         let mut text = Vec::new();
         for _ in 0..AT_ONCE {
             let Some(watch) = &mut self.watch else { break };
@@ -87,17 +92,18 @@ impl Watching {
                 }
             }
         }
-        text
+        Some(text)
     }
 
     fn line(&self, revision: u64, event: &Event) -> Option<String> {
         let (kind, name) = keys::object_of(&event.key).filter(|(kind, _)| self.kinds.contains(kind))?;
         let action = if event.value.is_some() { "put" } else { "delete" };
         let bytes = event.value.as_ref().or(event.before.as_ref())?;
-        if !self.who.sees_all() {
+        let who = self.grant.principal();
+        if !who.sees_all() {
             let text = std::str::from_utf8(bytes).ok()?;
             let item = model::parse_text("store.ndjson", text).ok()?.puts.pop()?;
-            if !self.who.sees(self.controller.core().region.model(), &item.object) {
+            if !who.sees(self.controller.core().region.model(), &item.object) {
                 return None;
             }
         }

@@ -90,9 +90,8 @@ impl Usage {
         let mut lost: Vec<_> = lost.filter(|(_, drops)| !drops.is_empty()).collect();
         lost.sort_by_cached_key(|(_, drops)| Reverse(drops.values().sum::<u64>()));
         lost.truncate(VPCS);
-        let bytes: BTreeMap<u32, u64> = before.tenants.iter().map(|t| (t.vni, t.bytes)).collect();
         let vpcs = after.tenants.iter().filter(|t| !t.vpc.is_empty());
-        let vpcs = vpcs.map(|t| (rate(bytes.get(&t.vni).copied().unwrap_or(0), t.bytes) * 8, t.vpc.clone()));
+        let vpcs = vpcs.map(|t| (rate(known.get(&t.vni).map_or(0, |t| t.bytes), t.bytes) * 8, t.vpc.clone()));
         let mut vpcs: Vec<(u64, String)> = vpcs.filter(|(bits, _)| *bits > 0).collect();
         vpcs.sort_unstable_by(|a, b| b.cmp(a));
         vpcs.truncate(VPCS);

@@ -103,16 +103,18 @@ pub fn parse(kind: u16, flags: u16, payload: &[u8]) -> Parsed {
     event.map_or(Parsed::Skip, Parsed::Event)
 }
 
-fn u16_at(b: &[u8], at: usize) -> Option<u16> {
+/// A number of two bytes in host order.
+pub fn u16_at(b: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(b.get(at..at + 2)?.try_into().ok()?))
 }
 
-fn u32_at(b: &[u8], at: usize) -> Option<u32> {
+/// A number of four bytes in host order.
+pub fn u32_at(b: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(b.get(at..at + 4)?.try_into().ok()?))
 }
 
 /// Attributes behind a fixed header: (type without flags, value).
-fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let len = u16_at(bytes, 0)? as usize;
         if len < 4 || len > bytes.len() {
@@ -124,7 +126,8 @@ fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-fn address(bytes: &[u8]) -> Option<IpAddr> {
+/// An address of four or sixteen bytes.
+pub fn address(bytes: &[u8]) -> Option<IpAddr> {
     match bytes.len() {
         4 => Some(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?).into()),
         16 => Some(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?).into()),
@@ -259,7 +262,8 @@ fn multipath(mut b: &[u8]) -> Vec<Hop> {
     hops
 }
 
-fn message(kind: u16, flags: u16, sequence: u32, payload: &[u8]) -> Vec<u8> {
+/// A request.
+pub fn message(kind: u16, flags: u16, sequence: u32, payload: &[u8]) -> Vec<u8> {
     let mut m = Vec::with_capacity(16 + payload.len());
     m.extend((16 + payload.len() as u32).to_ne_bytes());
     m.extend(kind.to_ne_bytes());
@@ -278,7 +282,8 @@ pub(crate) fn dump(kind: u16, family: u8, sequence: u32) -> Vec<u8> {
     message(kind, NLM_F_DUMP, sequence, &payload)
 }
 
-fn attribute(out: &mut Vec<u8>, kind: u16, value: &[u8]) {
+/// Appends an attribute.
+pub fn attribute(out: &mut Vec<u8>, kind: u16, value: &[u8]) {
     out.extend((4 + value.len() as u16).to_ne_bytes());
     out.extend(kind.to_ne_bytes());
     out.extend(value);

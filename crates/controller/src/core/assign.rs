@@ -106,7 +106,7 @@ impl Assignment {
         let mut units = units(region);
         for unit in &mut units {
             let vpcs = unit.tenants.iter().filter_map(|t| model.by_name().tenants.get(t)).flat_map(|t| &t.vpcs);
-            unit.demand = region.sizes().amounts(vpcs.clone());
+            unit.demand = region.amounts(vpcs.clone());
             unit.demand[Resource::Traffic] = vpcs.filter_map(|vpc| traffic.get(&**vpc)).sum();
         }
         let clusters: Vec<Name> = nodes.keys().cloned().collect();
@@ -284,7 +284,7 @@ fn units(region: &Region) -> Vec<Unit> {
     for (at, tenant) in tenants.iter().enumerate() {
         let root = roots.get(&(at as u32)).copied().unwrap_or(at as u32);
         let placed = region.placement(&tenant.name);
-        let cluster = tenant.cluster.clone().or_else(|| placed.map(|p| p.cluster.clone()));
+        let cluster = region.serving(tenant).cloned();
         let new = || Unit {
             tenants: Vec::new(),
             demand: Amounts::ZERO,

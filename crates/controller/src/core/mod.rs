@@ -17,4 +17,3 @@ mod region_tests;
 pub mod samples;
 pub mod scope;
 pub mod search;
-pub mod sizes;

@@ -5,10 +5,12 @@
 use super::access::Principal;
 use super::feed::{Change, Feed, Gone};
 use super::moving::Placement;
-use super::scope::{moves, served, upstream, Placed, Scope, Served, OF_MACHINES};
+use super::placement::Amounts;
+use super::scope::{self, moves, served, upstream, Placed, Scope, Served, OF_MACHINES};
 use super::search::Index;
-use super::sizes::Sizes;
-use model::{Access, ConfigError, Documents, Kind, Listings, Model, Name, Object, Pair, Plan, Snapshot, Wanted};
+use model::{
+    Access, ConfigError, Documents, Kind, Listings, Model, Name, Object, Pair, Plan, Snapshot, Tenant, Wanted,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -68,7 +70,6 @@ pub struct Region {
     index: Index,
     clusters: BTreeMap<Name, Cluster>,
     placed: Placed,
-    sizes: Sizes,
     upstream: BTreeMap<u32, Name>,
     /// The revision at which anybody's place changed last.
     placed_at: u64,
@@ -84,14 +85,14 @@ impl Region {
     ) -> Result<Region, Vec<ConfigError>> {
         let (model, _) = Model::from_documents(objects)?;
         let served = served(&model, &placed);
-        let (upstream, sizes) = (upstream(&model, &placed, &served), Sizes::of(&model));
+        let upstream = upstream(&model, &placed, &served);
         let clusters = served.into_iter().map(|(name, vpcs)| {
             let feed = Feed::new(latest.get(&name).copied().unwrap_or(revision));
             let scope = Scope::of(&model, &vpcs);
             (name, Cluster { scope, feed, came: BTreeMap::new() })
         });
         let (clusters, listings, index) = (clusters.collect(), Listings::default(), Index::of(&model));
-        Ok(Region { model, revision, listings, index, clusters, placed, sizes, upstream, placed_at: revision })
+        Ok(Region { model, revision, listings, index, clusters, placed, upstream, placed_at: revision })
     }
 
     /// Where the Tenants are that nobody pinned.
@@ -104,9 +105,18 @@ impl Region {
         self.placed.get(tenant)
     }
 
-    /// How large VPCs are.
-    pub fn sizes(&self) -> &Sizes {
-        &self.sizes
+    /// The cluster that hosts send a Tenant's packets to.
+    pub fn serving<'a>(&'a self, tenant: &'a Tenant) -> Option<&'a Name> {
+        scope::serving(tenant, &self.placed)
+    }
+
+    /// What VPCs need of tables, as placement counts it.
+    pub fn amounts<'n>(&self, vpcs: impl IntoIterator<Item = &'n Name>) -> Amounts {
+        let of = |vpc: &Name| {
+            let (vms, routes) = self.model.sizes(vpc).unwrap_or_default();
+            Amounts([1, routes, vms, 0, 0, 0])
+        };
+        vpcs.into_iter().map(of).sum()
     }
 
     /// The cluster that hosts send a VNI's packets to.
@@ -225,7 +235,6 @@ impl Region {
         if moves(&pairs) {
             clusters.extend(self.model.by_name().clusters.keys().cloned());
         }
-        self.sizes.follow(&pairs);
         Ok(Proposal { plan, pairs, clusters: clusters.into_iter().collect() })
     }
 
@@ -238,8 +247,6 @@ impl Region {
 
     /// Takes a proposal back.
     pub fn discard(&mut self, proposal: Proposal) {
-        let back: Vec<Pair> = proposal.pairs.into_iter().map(|(before, after)| (after, before)).collect();
-        self.sizes.follow(&back);
         self.model.revert(proposal.plan);
     }
 

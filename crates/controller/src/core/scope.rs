@@ -9,7 +9,7 @@
 //! what is in them. Property: after any changes it holds what a scope made anew of the same model holds (`scope_tests`).
 
 use super::moving::Placement;
-use model::{Kind, Model, Name, Nc, Object, Pair};
+use model::{Kind, Model, Name, Nc, Object, Pair, Tenant};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -30,6 +30,11 @@ pub type Served = BTreeMap<Name, Arc<BTreeSet<Name>>>;
 
 /// Where the Tenants are that nobody pinned to a cluster.
 pub type Placed = BTreeMap<Name, Placement>;
+
+/// The cluster that hosts send a Tenant's packets to: the one that it is pinned to, or where it was placed.
+pub fn serving<'a>(tenant: &'a Tenant, placed: &'a Placed) -> Option<&'a Name> {
+    tenant.cluster.as_ref().or_else(|| placed.get(&tenant.name).map(|p| &p.cluster))
+}
 
 /// Which VPCs each cluster serves: those of its Tenants, and their peers. A Tenant on its way is in two clusters.
 pub fn served(model: &Model, placed: &Placed) -> Served {
@@ -83,16 +88,12 @@ pub fn upstream(model: &Model, placed: &Placed, served: &Served) -> BTreeMap<u32
         of_vpc.extend(vpcs.iter().map(|vpc| (vpc, cluster)));
     }
     for tenant in all.tenants.values() {
-        let cluster = tenant.cluster.as_ref().or_else(|| placed.get(&tenant.name).map(|p| &p.cluster));
         // Behind what its peers need elsewhere.
-        for vpc in tenant.vpcs.iter().filter(|_| cluster.is_some()) {
-            of_vpc.extend(cluster.map(|c| (vpc, c)));
+        if let Some(cluster) = serving(tenant, placed) {
+            of_vpc.extend(tenant.vpcs.iter().map(|vpc| (vpc, cluster)));
         }
     }
-    let vni = |vpc: &Name| match model.get(Kind::Vpc, vpc) {
-        Some(Object::Vpc(vpc)) => Some(vpc.vni.0),
-        _ => None,
-    };
+    let vni = |vpc: &Name| Some(model.vpc_of_name(vpc)?.spec().vni.0);
     of_vpc.into_iter().filter_map(|(vpc, cluster)| Some((vni(vpc)?, cluster.clone()))).collect()
 }
 
