@@ -227,7 +227,8 @@ async fn a_watch_ends_with_its_credential() {
     use futures_util::StreamExt;
     let api = api().await;
     let request = Request::get("/v1/watch").header("authorization", format!("Bearer {}", api.token("readOnly")));
-    let peer = crate::authenticate::Peer { address: "192.0.2.1:5".parse().unwrap(), certificate: None };
+    let peer =
+        crate::authenticate::Peer { address: "192.0.2.1:5".parse().unwrap(), certificate: None, controller: false };
     let response = api.router.clone().oneshot(request.extension(peer).body(Body::empty()).unwrap()).await.unwrap();
     let mut body = response.into_body().into_data_stream();
     let role = "[[\"Role\", \"readOnly\"]]";
