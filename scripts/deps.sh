@@ -56,6 +56,7 @@ etcd-server:/usr/bin/etcd
 chromium:/usr/bin/chromium
 nodejs:/usr/bin/node
 npm:/usr/bin/npm
+python3-venv:/usr/share/doc/python3-venv
 "
 fi
 
@@ -76,12 +77,17 @@ if [ -n "$missing" ]; then
     apt-get install -y -q --no-install-recommends $missing
 fi
 
-browser=${CARGO_TARGET_DIR:-$(dirname "$0")/../target}/browser
+target=${CARGO_TARGET_DIR:-$(dirname "$0")/../target}
+browser=$target/browser
 if [ "${TUNNY_CI:-0}" != 0 ] && [ ! -e "$browser/node_modules/playwright-core/package.json" ]; then
     # The version and hash of its one package stand in package-lock.json; it brings no browser.
     mkdir -p "$browser"
     cp "$(dirname "$0")"/browser/package*.json "$browser"
     npm ci --prefix "$browser" --ignore-scripts --no-audit --no-fund
+fi
+if [ "${TUNNY_CI:-0}" != 0 ] && [ ! -e "$target/fuzz-api/bin/schemathesis" ]; then
+    python3 -m venv "$target/fuzz-api"
+    "$target/fuzz-api/bin/pip" install -q --disable-pip-version-check --require-hashes -r "$(dirname "$0")/fuzz-api/requirements.txt"
 fi
 
 least=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$(dirname "$0")/../Cargo.toml")

@@ -27,6 +27,7 @@ use node::consent::{Authority, Consent};
 use node::distribution::{Report, Switched};
 use node::listing::Text;
 use node::service::Mode;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -34,9 +35,9 @@ use std::time::Instant;
 
 pub type Shared = State<Arc<Controller>>;
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct ApplyQuery {
+pub(crate) struct ApplyQuery {
     #[serde(default)]
     dry_run: bool,
     #[serde(default)]
@@ -51,21 +52,21 @@ struct ApplyQuery {
     replace: bool,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct RebalanceQuery {
+pub(crate) struct RebalanceQuery {
     within: Option<u16>,
     #[serde(default)]
     dry_run: bool,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct MoveBody {
+pub(crate) struct MoveBody {
     cluster: String,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NoQuery {}
 
@@ -276,6 +277,7 @@ async fn stream(
 async fn report(
     State(controller): Shared,
     Extension(caller): Extension<Caller>,
+    _: Query<NoQuery>,
     body: Body,
 ) -> Result<StatusCode, Refusal> {
     let report: Report = body::json(body).await?;
@@ -305,6 +307,7 @@ async fn resync(
     State(controller): Shared,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
+    _: Query<NoQuery>,
 ) -> Result<Response, Refusal> {
     Ok(answer(move || controller.resync(&caller, &name)).await?.into_response())
 }
@@ -313,6 +316,7 @@ async fn move_tenant(
     State(controller): Shared,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
+    _: Query<NoQuery>,
     body: Body,
 ) -> Result<Response, Refusal> {
     let to: MoveBody = body::json(body).await?;
@@ -323,6 +327,7 @@ async fn abort_move(
     State(controller): Shared,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
+    _: Query<NoQuery>,
 ) -> Result<Response, Refusal> {
     Ok(answer(move || controller.abort_move(&caller, &name)).await?.into_response())
 }
@@ -352,6 +357,7 @@ async fn upstream(
 async fn switched(
     State(controller): Shared,
     Extension(caller): Extension<Caller>,
+    _: Query<NoQuery>,
     body: Body,
 ) -> Result<Response, Refusal> {
     let said: Switched = body::json(body).await?;
@@ -371,6 +377,7 @@ async fn credentials(State(controller): Shared, _: Query<NoQuery>) -> Result<Res
 async fn new_credential(
     State(controller): Shared,
     Extension(caller): Extension<Caller>,
+    _: Query<NoQuery>,
     body: Body,
 ) -> Result<Response, Refusal> {
     let wanted: NewCredential = body::json(body).await?;
@@ -398,6 +405,7 @@ async fn revoke(
     State(controller): Shared,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
+    _: Query<NoQuery>,
 ) -> Result<Response, Refusal> {
     let work = move || {
         let (credential, hash, revision) = crate::credentials::revoke(&*controller.store, &id)?;

@@ -7,6 +7,7 @@ use crate::service::{absent, Controller};
 use model::{Kind, Listing, Object, Position, Selector, Snapshot, Wanted};
 use node::error::NodeError;
 use node::listing::{lines, Pages, Text};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use std::sync::Arc;
 const PAGE: u64 = 1024;
 
 /// Which objects, and how many.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ListQuery {
     /// The one of this name.

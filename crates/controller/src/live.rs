@@ -7,6 +7,7 @@ use crate::core::fleet::NodeView;
 use crate::core::samples::Sample;
 use crate::service::{Caller, Controller};
 use node::audit::Event;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ const ALIVE: u32 = 5;
 const EVENTS: usize = 100;
 
 /// A line.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LiveLine {
     /// Revision of the region.

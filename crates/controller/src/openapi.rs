@@ -2,7 +2,25 @@
 //! Every request that the controller takes: one table, of which are made the routes' permissions, the words of a refusal, and the
 //! OpenAPI 3.1 document that it serves.
 
-use model::Access;
+use crate::api::{ApplyQuery, MoveBody, NoQuery, RebalanceQuery};
+use crate::core::assign::ClusterView;
+use crate::listing::ListQuery;
+use crate::live::LiveLine;
+use crate::placing::{Rebalanced, TenantView};
+use crate::reads::{EventsQuery, LevelsQuery};
+use crate::search::{Results, SearchQuery, TenantSummary};
+use crate::stream::StreamQuery;
+use crate::trace::{TraceAnswer, TraceRequest};
+use crate::types::{Credential, Description, LevelsView, Made, Me, NewCredential, NodeView, Reason, Status, WatchLine};
+use crate::upstream::UpstreamQuery;
+use crate::watch::WatchQuery;
+use model::{Access, Kind};
+use node::audit::Event;
+use node::distribution::{Message, Report, Switched, Upstream};
+use node::types::ApplyReport;
+use schemars::generate::SchemaSettings;
+use schemars::transform::{RecursiveTransform, Transform};
+use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{json, Map, Value};
 
 /// A request.
@@ -15,8 +33,7 @@ pub struct Request {
     pub summary: &'static str,
     /// Who may: by Role.
     pub access: &'static [Access],
-    /// Names of its query, each with its type.
-    pub query: &'static [(&'static str, &'static str)],
+    query: Schema,
     /// Who answers, of several controllers.
     pub led: Led,
     body: Body,
@@ -34,17 +51,35 @@ pub enum Led {
     Must,
 }
 
+/// The schema of a type: what is read or written is what the document says.
+type Schema = fn(&mut SchemaGenerator) -> Value;
+
+fn of<T: JsonSchema>(schemas: &mut SchemaGenerator) -> Value {
+    let mut schema = schemas.subschema_for::<T>();
+    RecursiveTransform(bounded).transform(&mut schema);
+    schema.to_value()
+}
+
+fn documents(_: &mut SchemaGenerator) -> Value {
+    json!({"$ref": "#/components/schemas/Document"})
+}
+
+fn anything(_: &mut SchemaGenerator) -> Value {
+    json!({})
+}
+
 #[derive(Clone, Copy)]
 enum Body {
     None,
-    Json(&'static [(&'static str, &'static str)]),
+    Json(Schema),
     Files,
 }
 
 #[derive(Clone, Copy)]
 enum Answer {
-    Json,
-    Lines,
+    Json(Schema),
+    /// Lines, each a value.
+    Lines(Schema),
     Text,
     Nothing,
 }
@@ -59,98 +94,96 @@ const HOSTS: &[Access] = &[Host];
 const EVERYBODY: &[Access] = &[Operator, ReadOnly, Tenant, Node, Host];
 const CHANGERS: &[Access] = &[Operator, Tenant];
 
-const OBJECTS: &[(&str, &str)] =
-    &[("name", "string"), ("vpc", "string"), ("fields", "string"), ("limit", "integer"), ("continue", "string")];
-const APPLY: &[(&str, &str)] = &[
-    ("dry_run", "boolean"),
-    ("replace", "boolean"),
-    ("delete", "boolean"),
-    ("names", "boolean"),
-    ("allow_empty", "boolean"),
-    ("deletes", "integer"),
-    ("base", "integer"),
-];
-const STREAM: &[(&str, &str)] =
-    &[("protocol", "integer"), ("from", "integer"), ("drift", "boolean"), ("region", "string"), ("cluster", "string")];
-
-const fn get(path: &'static str, access: &'static [Access], summary: &'static str) -> Request {
-    Request { method: "GET", path, summary, access, query: &[], led: Led::No, body: Body::None, answer: Answer::Json }
+const fn get(path: &'static str, access: &'static [Access], answer: Schema, summary: &'static str) -> Request {
+    let answer = Answer::Json(answer);
+    Request { method: "GET", path, summary, access, query: of::<NoQuery>, led: Led::No, body: Body::None, answer }
 }
 
-const fn post(path: &'static str, access: &'static [Access], summary: &'static str) -> Request {
-    Request { method: "POST", led: Led::Must, ..get(path, access, summary) }
+const fn post(path: &'static str, access: &'static [Access], answer: Schema, summary: &'static str) -> Request {
+    Request { method: "POST", led: Led::Must, ..get(path, access, answer, summary) }
+}
+
+const fn lines(path: &'static str, access: &'static [Access], line: Schema, summary: &'static str) -> Request {
+    Request { answer: Answer::Lines(line), ..get(path, access, line, summary) }
 }
 
 /// Every request.
 pub const REQUESTS: &[Request] = &[
-    get("/v1/status", LOOKERS, "Region, revision, objects by kind, nodes by how they stand."),
+    get("/v1/status", LOOKERS, of::<Status>, "Region, revision, objects by kind, nodes by how they stand."),
     Request {
-        query: OBJECTS,
-        answer: Answer::Lines,
-        ..get("/v1/objects/{kind}", PEOPLE, "Objects as they were when the listing began; the header `tunny-revision` says of which revision.")
+        query: of::<ListQuery>,
+        ..lines("/v1/objects/{kind}", PEOPLE, documents, "Objects as they were when the listing began; the header `tunny-revision` says of which revision.")
     },
     Request {
-        query: APPLY,
+        query: of::<ApplyQuery>,
         body: Body::Files,
-        ..post("/v1/apply", CHANGERS, "The plan of a change of many objects, and unless `dry_run` the change itself, whole or not at all. With `base`, a revision, nothing is changed if an object that the documents name was changed since.")
+        ..post("/v1/apply", CHANGERS, of::<ApplyReport>, "The plan of a change of many objects, and unless `dry_run` the change itself, whole or not at all. With `base`, a revision, nothing is changed if an object that the documents name was changed since.")
     },
     Request {
-        query: &[("after", "integer"), ("kind", "string")],
-        answer: Answer::Lines,
-        ..get("/v1/watch", PEOPLE, "Changes behind a revision, a line an object, without an end. 410: the revision is no longer kept.")
+        query: of::<WatchQuery>,
+        ..lines("/v1/watch", PEOPLE, of::<WatchLine>, "Changes behind a revision, a line an object, without an end. 410: the revision is no longer kept.")
     },
-    Request { led: Led::Must, ..get("/v1/describe/{kind}/{name}", PEOPLE, "An object, when it changed last, and on which nodes it is installed.") },
-    Request { led: Led::Best, ..get("/v1/nodes", LOOKERS, "How every node stands: intent, installed, verified.") },
-    post("/v1/nodes/{name}/resync", OPERATORS, "A node is sent everything anew: what was changed there by hand goes."),
-    Request { led: Led::Best, ..get("/v1/tenants", LOOKERS, "Where every Tenant is served, and how far it is on its way.") },
-    Request { led: Led::Best, ..get("/v1/clusters", LOOKERS, "How full every cluster is.") },
+    Request { led: Led::Must, ..get("/v1/describe/{kind}/{name}", PEOPLE, of::<Description>, "An object, when it changed last, and on which nodes it is installed.") },
+    Request { led: Led::Best, ..get("/v1/nodes", LOOKERS, of::<Vec<NodeView>>, "How every node stands: intent, installed, verified.") },
+    post("/v1/nodes/{name}/resync", OPERATORS, of::<NodeView>, "A node is sent everything anew: what was changed there by hand goes."),
+    Request { led: Led::Best, ..get("/v1/tenants", LOOKERS, of::<Vec<TenantView>>, "Where every Tenant is served, and how far it is on its way.") },
+    Request { led: Led::Best, ..get("/v1/clusters", LOOKERS, of::<Vec<ClusterView>>, "How full every cluster is.") },
     Request {
-        body: Body::Json(&[("cluster", "string")]),
-        ..post("/v1/tenants/{name}/move", OPERATORS, "A Tenant, and those that it is peered with, moves to another cluster.")
+        body: Body::Json(of::<MoveBody>),
+        ..post("/v1/tenants/{name}/move", OPERATORS, of::<Vec<TenantView>>, "A Tenant, and those that it is peered with, moves to another cluster.")
     },
-    post("/v1/tenants/{name}/abort", OPERATORS, "A move goes back."),
+    post("/v1/tenants/{name}/abort", OPERATORS, of::<Vec<TenantView>>, "A move goes back."),
     Request {
-        query: &[("within", "integer"), ("dry_run", "boolean")],
-        ..post("/v1/rebalance", OPERATORS, "The moves that make water levels even; those of the first wave begin.")
+        query: of::<RebalanceQuery>,
+        ..post("/v1/rebalance", OPERATORS, of::<Rebalanced>, "The moves that make water levels even; those of the first wave begin.")
     },
-    Request { led: Led::Must, query: &[("vnis", "string")], answer: Answer::Lines, ..get("/v1/upstream", HOSTS, "What a host follows: the addresses that serve its VNIs.") },
     Request {
-        body: Body::Json(&[("revision", "integer")]),
-        ..post("/v1/upstream", HOSTS, "A host sends as a revision has it.")
+        led: Led::Must,
+        query: of::<UpstreamQuery>,
+        ..lines("/v1/upstream", HOSTS, of::<Upstream>, "What a host follows: the addresses that serve its VNIs.")
+    },
+    Request {
+        body: Body::Json(of::<Switched>),
+        ..post("/v1/upstream", HOSTS, of::<Switched>, "A host sends as a revision has it.")
     },
     Request {
         led: Led::Best,
-        query: &[("limit", "integer"), ("around", "integer"), ("within", "integer")],
-        ..get("/v1/events", LOOKERS, "Who changed what, or tried to, the oldest first. `around`, milliseconds since 1970: those `within` so many seconds of then.")
+        query: of::<EventsQuery>,
+        ..get("/v1/events", LOOKERS, of::<Vec<Event>>, "Who changed what, or tried to, the oldest first.")
     },
-    get("/v1/me", EVERYBODY, "Who asks: Role, access, Tenant; and of which region this is."),
+    get("/v1/me", EVERYBODY, of::<Me>, "Who asks: Role, access, Tenant; and of which region this is."),
     Request {
-        query: &[("q", "string"), ("limit", "integer")],
-        ..get("/v1/search", PEOPLE, "Tenants, VPCs, VMs, NCs, nodes and clusters by a part of a name, a VNI, an address or a prefix.")
+        query: of::<SearchQuery>,
+        ..get("/v1/search", PEOPLE, of::<Results>, "Tenants, VPCs, VMs, NCs, nodes and clusters by a part of a name, a VNI, an address or a prefix.")
     },
-    Request { led: Led::Best, ..get("/v1/tenants/{name}", PEOPLE, "What a Tenant has: its VPCs, how many VMs and routes.") },
+    Request { led: Led::Best, ..get("/v1/tenants/{name}", PEOPLE, of::<TenantSummary>, "What a Tenant has: its VPCs, how many VMs and routes.") },
     Request {
-        body: Body::Json(&[("from", "string"), ("to", "string"), ("protocol", "string"), ("port", "integer")]),
-        ..post("/v1/trace", PEOPLE, "Which way a packet would take, stage by stage, by the region's intent.")
+        led: Led::No,
+        body: Body::Json(of::<TraceRequest>),
+        ..post("/v1/trace", PEOPLE, of::<TraceAnswer>, "Which way a packet would take, stage by stage, by the region's intent.")
     },
-    get("/v1/reasons", PEOPLE, "Why packets are dropped: each reason with its stage, what it means and what to do."),
-    Request { led: Led::Best, query: &[("day", "boolean")], ..get("/v1/levels", LOOKERS, "Water levels of clusters over the last hour, or day.") },
-    Request { led: Led::Best, answer: Answer::Lines, ..get("/v1/live", LOOKERS, "How nodes stand, events and water levels as they come, without an end.") },
-    Request { answer: Answer::Text, ..get("/metrics", LOOKERS, "The region for Prometheus.") },
-    get("/v1/credentials", OPERATORS, "Tokens and certificates that count, without what they open with."),
+    get("/v1/reasons", PEOPLE, of::<Vec<Reason>>, "Why packets are dropped: each reason with its stage, what it means and what to do."),
+    Request { led: Led::Best, query: of::<LevelsQuery>, ..get("/v1/levels", LOOKERS, of::<LevelsView>, "Water levels of clusters over the last hour, or day.") },
+    Request { led: Led::Best, ..lines("/v1/live", LOOKERS, of::<LiveLine>, "How nodes stand, events and water levels as they come, without an end.") },
+    Request { answer: Answer::Text, ..get("/metrics", LOOKERS, anything, "The region for Prometheus.") },
+    get("/v1/credentials", OPERATORS, of::<Vec<Credential>>, "Tokens and certificates that count, without what they open with."),
     Request {
-        body: Body::Json(&[("role", "string"), ("sort", "string"), ("days", "integer")]),
-        ..post("/v1/credentials", OPERATORS, "A new token or certificate for a Role. Its secret is in this answer and nowhere else.")
+        body: Body::Json(of::<NewCredential>),
+        ..post("/v1/credentials", OPERATORS, of::<Made>, "A new token or certificate for a Role. Its secret is in this answer and nowhere else.")
     },
-    Request { method: "DELETE", led: Led::Must, ..get("/v1/credentials/{id}", OPERATORS, "A credential opens nothing any more.") },
-    Request { led: Led::Must, query: STREAM, answer: Answer::Lines, ..get("/v1/stream", NODES, "What a node follows (docs/design/controller.md).") },
+    Request { method: "DELETE", led: Led::Must, ..get("/v1/credentials/{id}", OPERATORS, of::<Credential>, "A credential opens nothing any more.") },
     Request {
-        body: Body::Json(&[("installed", "integer"), ("verified", "integer"), ("faults", "array"), ("errors", "array"), ("drift", "boolean"), ("version", "string"), ("usage", "object")]),
+        led: Led::Must,
+        query: of::<StreamQuery>,
+        ..lines("/v1/stream", NODES, of::<Message>, "What a node follows (docs/design/controller.md); behind `snapshot` and `change` stand documents.")
+    },
+    Request {
+        body: Body::Json(of::<Report>),
         answer: Answer::Nothing,
-        ..post("/v1/report", NODES, "How a node stands.")
+        ..post("/v1/report", NODES, anything, "How a node stands.")
     },
-    Request { answer: Answer::Lines, ..get("/v1/backup", OPERATORS, "All that the store holds, as of one revision, for `tunny controller restore`. Secrets are in it as hashes alone.") },
-    get("/v1/openapi.json", EVERYBODY, "This document."),
+    lines("/v1/backup", OPERATORS, anything, "All that the store holds, as of one revision, for `tunny controller restore`. Secrets are in it as hashes alone."),
+    get("/v1/openapi.json", EVERYBODY, anything, "This document."),
 ];
 
 /// The request of a method and a path as the table has it.
@@ -165,11 +198,19 @@ pub fn paths() -> String {
 
 /// The document.
 pub fn document() -> Value {
+    // A structure that is read may leave out what has a default, one that is written has it: bodies are spelled out where they are used.
+    let settings = || SchemaSettings::draft2020_12().with_transform(RecursiveTransform(bounded));
+    let read = &mut settings().with(|s| s.inline_subschemas = true).into_generator();
+    let written = settings().with(|s| s.definitions_path = "/components/schemas".into());
+    let written = &mut written.for_serialize().into_generator();
     let mut paths: Map<String, Value> = Map::new();
     for r in REQUESTS {
         let entry = paths.entry(r.path).or_insert_with(|| json!({}));
-        entry[r.method.to_lowercase()] = operation(r);
+        entry[r.method.to_lowercase()] = operation(r, read, written);
     }
+    let mut schemas = written.take_definitions(true);
+    schemas.insert("Document".into(), model::json_schema());
+    schemas.insert("Problem".into(), problem());
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -184,43 +225,70 @@ pub fn document() -> Value {
                 "token": {"type": "http", "scheme": "bearer"},
                 "certificate": {"type": "mutualTLS"},
             },
-            "schemas": {
-                "Document": model::json_schema(),
-                "Problem": {
-                    "type": "object",
-                    "description": "A problem document (RFC 9457).",
-                    "required": ["type", "title", "status", "errors"],
-                    "properties": {
-                        "type": {"type": "string"},
-                        "title": {"type": "string"},
-                        "status": {"type": "integer"},
-                        "detail": {"type": ["string", "null"]},
-                        "errors": {"type": "array", "items": {"type": "string"}, "description": "One sentence each."},
-                        "code": {"type": "string", "description": "Only where a program must tell a case from others."},
-                    },
-                },
-            },
+            "schemas": schemas,
         },
     })
 }
 
-fn operation(r: &Request) -> Value {
-    let in_path = r.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
-    let mut parameters: Vec<Value> = in_path
-        .map(|name| json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}}))
-        .collect();
-    parameters.extend(r.query.iter().map(|(name, ty)| json!({"name": name, "in": "query", "schema": {"type": ty}})));
-    let ok = match r.answer {
-        Answer::Json => json!({"200": {"description": "It is so.", "content": {"application/json": {"schema": {}}}}}),
-        Answer::Lines => {
-            json!({"200": {"description": "Lines of JSON.", "content": {"application/x-ndjson": {"schema": {}}}}})
+/// Numbers end where their types do.
+fn bounded(schema: &mut schemars::Schema) {
+    let most = match schema.get("format").and_then(Value::as_str) {
+        Some("uint32") => u64::from(u32::MAX),
+        Some("uint64" | "uint") => u64::MAX,
+        _ => return,
+    };
+    schema.ensure_object().entry("maximum").or_insert(most.into());
+}
+
+fn problem() -> Value {
+    json!({
+        "type": "object",
+        "description": "A problem document (RFC 9457).",
+        "required": ["type", "title", "status", "errors"],
+        "properties": {
+            "type": {"type": "string"},
+            "title": {"type": "string"},
+            "status": {"type": "integer"},
+            "detail": {"type": ["string", "null"]},
+            "errors": {"type": "array", "items": {"type": "string"}, "description": "One sentence each."},
+            "code": {"type": "string", "description": "Only where a program must tell a case from others."},
+        },
+    })
+}
+
+/// The names of a query, each with what it may be.
+fn query(r: &Request, read: &mut SchemaGenerator) -> Vec<Value> {
+    let Value::Object(properties) = (r.query)(read)["properties"].take() else { return Vec::new() };
+    let parameter = |(name, mut schema): (String, Value)| {
+        let about = schema.as_object_mut().and_then(|s| s.remove("description")).unwrap_or_default();
+        // What is absent stays so: nobody writes null into a query.
+        if let Some(Value::Array(types)) = schema.get("type") {
+            schema["type"] = types[0].clone();
         }
-        Answer::Text => {
-            json!({"200": {"description": "Text.", "content": {"text/plain": {"schema": {"type": "string"}}}}})
-        }
+        json!({"name": name, "in": "query", "description": about, "schema": schema})
+    };
+    properties.into_iter().map(parameter).collect()
+}
+
+fn in_path(name: &str) -> Value {
+    let schema = match name {
+        "kind" => json!({"type": "string", "enum": Kind::ALL.map(|k| k.name())}),
+        _ => json!({"type": "string", "minLength": 1}),
+    };
+    json!({"name": name, "in": "path", "required": true, "schema": schema})
+}
+
+fn operation(r: &Request, read: &mut SchemaGenerator, written: &mut SchemaGenerator) -> Value {
+    let names = r.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
+    let mut parameters: Vec<Value> = names.map(in_path).collect();
+    parameters.extend(query(r, read));
+    let mut content = |what, form: &str, schema: Schema| json!({"200": {"description": what, "content": {form: {"schema": schema(written)}}}});
+    let mut responses = match r.answer {
+        Answer::Json(schema) => content("It is so.", "application/json", schema),
+        Answer::Lines(line) => content("Lines of JSON; this is one.", "application/x-ndjson", line),
+        Answer::Text => content("Text.", "text/plain", |_| json!({"type": "string"})),
         Answer::Nothing => json!({"204": {"description": "It is noted."}}),
     };
-    let mut responses = ok;
     responses["default"] = json!({
         "description": "Refused.",
         "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
@@ -234,14 +302,12 @@ fn operation(r: &Request) -> Value {
     });
     match r.body {
         Body::None => {}
-        Body::Json(fields) => {
-            let properties: Map<String, Value> =
-                fields.iter().map(|(name, ty)| (name.to_string(), json!({"type": ty}))).collect();
-            let schema = json!({"type": "object", "properties": properties});
-            operation["requestBody"] = json!({"required": true, "content": {"application/json": {"schema": schema}}});
+        Body::Json(schema) => {
+            operation["requestBody"] =
+                json!({"required": true, "content": {"application/json": {"schema": schema(read)}}});
         }
         Body::Files => {
-            let document = json!({"schema": {"$ref": "#/components/schemas/Document"}});
+            let document = json!({"schema": documents(read)});
             operation["requestBody"] = json!({"required": true, "content": {
                 "application/yaml": document, "application/x-ndjson": document,
                 "multipart/form-data": {"schema": {"type": "object", "properties": {"file": {"type": "string"}}}},

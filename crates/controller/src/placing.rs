@@ -11,6 +11,7 @@ use crate::service::{absent, now_ms, Caller, Controller, Core};
 use crate::store::{Outcome, Write};
 use model::{Kind, Name, Object};
 use node::audit::{Event, Origin};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use std::time::Duration;
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// A Tenant as operators see it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TenantView {
     /// Its name.
@@ -37,7 +38,7 @@ pub struct TenantView {
 }
 
 /// What `POST /v1/rebalance` answers.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Rebalanced {
     /// The moves.

@@ -14,13 +14,14 @@ use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use axum::Json;
 use futures_util::stream::unfold;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use std::convert::Infallible;
 
 /// Seconds on either side of a time, if nothing else is wanted for.
 const WITHIN_S: u64 = 300;
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EventsQuery {
     #[serde(default)]
@@ -29,7 +30,7 @@ pub struct EventsQuery {
     within: Option<u64>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LevelsQuery {
     #[serde(default)]
@@ -84,6 +85,7 @@ pub async fn tenant(
 pub async fn trace(
     State(controller): Shared,
     Extension(caller): Extension<Caller>,
+    _: Query<NoQuery>,
     body: Body,
 ) -> Result<Response, Refusal> {
     let wanted: TraceRequest = crate::body::json(body).await?;

@@ -10,6 +10,7 @@ use crate::service::{absent, Core};
 use ipnet::IpNet;
 use model::{Access, Kind, Model, Name, Object, Tenant, Vm};
 use node::usage::Usage;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
@@ -24,7 +25,7 @@ const OWN_LOOKED_AT: usize = 200_000;
 const VPCS_TOLD: usize = 1000;
 
 /// What is sought.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SearchQuery {
     /// A part of a name, a VNI, an address, a prefix, or the first numbers of an IPv4 address. Nothing: the first Tenants.
@@ -34,7 +35,7 @@ pub struct SearchQuery {
 }
 
 /// An object that was found.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Found {
     /// Kind.
@@ -62,7 +63,7 @@ pub struct Found {
 }
 
 /// What was found.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Results {
     /// Objects, the kinds one after the other.
@@ -72,7 +73,7 @@ pub struct Results {
 }
 
 /// A VPC of a Tenant.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VpcSize {
     /// Name.
@@ -88,9 +89,9 @@ pub struct VpcSize {
 }
 
 /// `GET /v1/tenants/NAME`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct TenantView {
+pub struct TenantSummary {
     /// Name.
     pub name: String,
     /// The cluster that serves it; empty: none.
@@ -110,13 +111,14 @@ pub struct TenantView {
 }
 
 /// What a Tenant has.
-pub fn tenant(core: &Core, who: &Principal, name: &str) -> Result<TenantView, Refusal> {
+pub fn tenant(core: &Core, who: &Principal, name: &str) -> Result<TenantSummary, Refusal> {
     let model = core.region.model();
     let found = model.get(Kind::Tenant, name).filter(|o| who.sees(model, o));
     let Some(Object::Tenant(tenant)) = found else { return Err(absent(Kind::Tenant, name)) };
     let serving = core.region.serving(&tenant);
     let cluster = serving.map_or(String::new(), |cluster| cluster.to_string());
-    let mut view = TenantView { name: name.into(), cluster, vpcs: tenant.vpcs.len() as u64, ..TenantView::default() };
+    let mut view =
+        TenantSummary { name: name.into(), cluster, vpcs: tenant.vpcs.len() as u64, ..TenantSummary::default() };
     let here = model.by_name().nodes.values().filter(|n| Some(&n.cluster) == serving);
     let nodes: Vec<&Usage> = here.filter_map(|n| core.fleet.usage_now(&n.name)).collect();
     for vpc in &tenant.vpcs {

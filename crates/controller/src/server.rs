@@ -2,6 +2,7 @@
 //! Serving the API: connections, TLS, signals.
 
 use crate::authenticate::Peer;
+use crate::body::Whole;
 use crate::config::Config;
 use crate::core::credentials::hash;
 use crate::replica::Replica;
@@ -124,7 +125,7 @@ async fn serve(stream: TcpStream, address: SocketAddr, tls: TlsAcceptor, router:
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(peer.clone());
         let service = TowerToHyperService::new(router.clone());
-        hyper::service::Service::call(&service, request)
+        hyper::service::Service::call(&service, request.map(Whole::new))
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(PATIENCE);

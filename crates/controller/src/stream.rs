@@ -9,13 +9,14 @@ use crate::refusal::Refusal;
 use crate::service::{now_ms, Caller, Controller};
 use model::Name;
 use node::distribution::{Message, ALIVE_S, PROTOCOL};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch::Receiver;
 
 /// Where the node is.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct StreamQuery {
     /// The messages that it understands.

@@ -9,6 +9,7 @@ use crate::service::Core;
 use model::{Documents, Gateway, Kind, Model, Name, Object, Prefix, Scope, Via, Vm};
 use node::offline::{Offline, PORT};
 use node::trace::{Changed, Report, Request, Step};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -19,7 +20,7 @@ const VPCS_MAX: usize = 64;
 const MTU: u16 = 9000;
 
 /// What is wanted.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct TraceRequest {
     /// The VM that sends: its name, or `VPC/ADDRESS`.
@@ -35,7 +36,7 @@ pub struct TraceRequest {
 }
 
 /// An end of the way.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct End {
     /// Name of the VM; empty: none.
@@ -49,7 +50,7 @@ pub struct End {
 }
 
 /// The answer.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TraceAnswer {
     /// What it was computed over.

@@ -4,11 +4,12 @@
 pub use crate::core::credentials::{Credential, Sort};
 pub use crate::core::fleet::NodeView;
 pub use crate::core::samples::Sample;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// `GET /v1/status`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
     /// Name of the region.
@@ -36,7 +37,7 @@ pub struct Status {
 }
 
 /// `GET /v1/me`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Me {
     /// Name of the region.
@@ -54,7 +55,7 @@ pub struct Me {
 }
 
 /// `GET /v1/levels`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct LevelsView {
     /// Above it a cluster takes no new tenant.
     pub closed: f64,
@@ -65,7 +66,7 @@ pub struct LevelsView {
 }
 
 /// One of `GET /v1/reasons`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Reason {
     /// Name.
     pub name: String,
@@ -78,7 +79,7 @@ pub struct Reason {
 }
 
 /// `POST /v1/credentials`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NewCredential {
     /// The Role that it is for.
@@ -90,7 +91,7 @@ pub struct NewCredential {
 }
 
 /// A credential with its secret, which nobody can have again.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Made {
     /// What is kept of it.
@@ -108,7 +109,7 @@ pub struct Made {
 }
 
 /// `GET /v1/describe/KIND/NAME`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Description {
     /// The object.
@@ -120,7 +121,7 @@ pub struct Description {
 }
 
 /// An object on a node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OnNode {
     /// The node.
@@ -138,7 +139,7 @@ pub struct OnNode {
 }
 
 /// A line of `GET /v1/watch`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WatchLine {
     /// The revision of the change.

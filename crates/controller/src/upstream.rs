@@ -6,6 +6,7 @@ use crate::authenticate::Grant;
 use crate::refusal::Refusal;
 use crate::service::{Caller, Controller};
 use node::distribution::{Upstream, ALIVE_S};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use tokio::sync::watch::Receiver;
 const VNIS_MAX: usize = 4096;
 
 /// Whose addresses.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct UpstreamQuery {
     /// VNIs, with commas between.

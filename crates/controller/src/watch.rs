@@ -9,6 +9,7 @@ use crate::service::{Caller, Controller};
 use crate::store::{Event, Watch};
 use crate::types::WatchLine;
 use model::Kind;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::json;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ const AT_ONCE: usize = 100;
 const ALIVE: Duration = Duration::from_secs(10);
 
 /// From where, and what.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct WatchQuery {
     /// Changes behind this revision; none: from now on.

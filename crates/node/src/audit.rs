@@ -12,6 +12,7 @@ use crate::error::NodeError;
 use crate::types::ApplyReport;
 use model::plain;
 use parking_lot::Mutex;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -28,7 +29,7 @@ const TEXT_MAX: usize = 400;
 const FILE_MAX: u64 = 16 << 20;
 
 /// Who asks for a change, and by which way.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Origin {
     /// User id; none if it is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -99,7 +100,7 @@ fn cut(text: &str) -> String {
 }
 
 /// Objects of a kind that a change concerned.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Count {
     /// Created.
     pub added: u64,
@@ -110,7 +111,7 @@ pub struct Count {
 }
 
 /// One event.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Event {
     /// Milliseconds since 1970.
     pub time_ms: u64,

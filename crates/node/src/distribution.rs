@@ -3,6 +3,7 @@
 //! (`docs/design/controller.md`).
 
 use crate::usage::Usage;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,7 +18,7 @@ pub const AGE: &str = "tunny-age-ms";
 pub const PORT: u16 = 6474;
 
 /// A line of the stream that is no document.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Message {
     /// The first one: who is who.
@@ -53,7 +54,7 @@ pub enum Message {
 }
 
 /// What a node says of itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Report {
     /// The revision that is in force here.
@@ -79,7 +80,7 @@ pub struct Report {
 }
 
 /// A line of what a host follows: the tunnel addresses that serve its VNIs.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Upstream {
     /// As of this revision.
@@ -89,7 +90,7 @@ pub struct Upstream {
 }
 
 /// What a host answers: its devices are so.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Switched {
     /// As of this revision.

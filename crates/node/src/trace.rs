@@ -8,6 +8,7 @@ use crate::describe::{from_hex, to_hex};
 use crate::error::NodeError;
 use abi::{DropReason, IfIndex, PuntReason};
 use gateway::{Batch, Event, Frame, Gateway, Trace, Verdict, HEADROOM};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use tables::{Memory, Tables};
@@ -31,7 +32,7 @@ pub struct Request {
 }
 
 /// One thing that a packet met.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Step {
     /// Stage.
     pub stage: String,
@@ -40,7 +41,7 @@ pub struct Step {
 }
 
 /// Bytes that changed.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Changed {
     /// What they are.
     pub field: String,

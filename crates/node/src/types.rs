@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the node's API speaks: plain JSON structures, the same on both sides of the socket.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -403,7 +404,7 @@ pub struct Generation {
 }
 
 /// `POST /v1/apply`: what was, or would be, done.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ApplyReport {
     /// The plan for programs: `changes`, `more`, `counts`, `warnings`, `moreWarnings`.
     pub plan: serde_json::Value,

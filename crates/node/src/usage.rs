@@ -3,6 +3,7 @@
 
 use crate::service::Node;
 use crate::types::{Counters, Level, TenantCounters};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -14,7 +15,7 @@ pub const PERIOD: Duration = Duration::from_secs(5);
 const VPCS: usize = 1000;
 
 /// How full a node is, and what it does a second.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Usage {
     /// The engine, `xdp` or `user`; nothing of a node that has told nothing.
@@ -38,7 +39,7 @@ pub struct Usage {
 }
 
 /// How full something with a limit is.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Filled {
     /// What.
     pub name: String,

@@ -35,7 +35,7 @@ struct Unit {
 }
 
 /// A move that is proposed.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
 pub struct Wanted {
     /// The tenants, which lie together.
     pub tenants: Vec<String>,
@@ -50,7 +50,7 @@ pub struct Wanted {
 }
 
 /// How full a cluster is.
-#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
 pub struct ClusterView {
     /// The cluster.
     pub name: String,

@@ -2,6 +2,7 @@
 //! Credentials: what proves that somebody is a Role. A token is known by its hash alone; a certificate by that of its bytes, after the
 //! controller's CA has been found under it. Either ends at a time, and is revoked by deleting its record.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -12,7 +13,7 @@ pub const DAYS_MAX: u32 = 3650;
 const DAY_MS: u64 = 86_400_000;
 
 /// What a credential is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Sort {
     /// A word that is sent with each request.
@@ -22,7 +23,7 @@ pub enum Sort {
 }
 
 /// A credential, as the store has it: nothing in it opens anything.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Credential {
     /// The first digits of its hash, by which it is revoked.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Water levels over time, for who looks at them later: an hour in steps of ten seconds, a day in steps of five minutes, and no more.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,7 +18,7 @@ const COARSE: usize = 288;
 pub type Levels = BTreeMap<String, f64>;
 
 /// What was measured at an instant.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Sample {
     /// When, in milliseconds since 1970.
