@@ -38,16 +38,23 @@ pub type Shared = State<Arc<Controller>>;
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ApplyQuery {
+    /// The plan alone.
     #[serde(default)]
     dry_run: bool,
+    /// With `replace`: nothing may be left.
     #[serde(default)]
     allow_empty: bool,
+    /// How many objects go; asked for where many do.
     deletes: Option<u64>,
+    /// The revision that was looked at.
     base: Option<String>,
+    /// The documents name what goes.
     #[serde(default)]
     delete: bool,
+    /// The body is a list of kinds and names, in JSON, of what goes.
     #[serde(default)]
     names: bool,
+    /// What the documents do not name goes.
     #[serde(default)]
     replace: bool,
 }
@@ -55,7 +62,9 @@ pub(crate) struct ApplyQuery {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RebalanceQuery {
+    /// Thousandths above the mean that a cluster may hold; 50 if absent.
     within: Option<u16>,
+    /// The plan alone.
     #[serde(default)]
     dry_run: bool,
 }
@@ -63,6 +72,7 @@ pub(crate) struct RebalanceQuery {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MoveBody {
+    /// The cluster.
     cluster: String,
 }
 

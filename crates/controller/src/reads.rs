@@ -24,15 +24,19 @@ const WITHIN_S: u64 = 300;
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EventsQuery {
+    /// So many, the latest ones; 0: all that are kept.
     #[serde(default)]
     limit: usize,
+    /// Those of about this time, in milliseconds since 1970.
     around: Option<u64>,
+    /// Seconds before and after it.
     within: Option<u64>,
 }
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LevelsQuery {
+    /// Of the last day, and not of the last hour.
     #[serde(default)]
     day: bool,
 }
