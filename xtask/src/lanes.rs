@@ -2,8 +2,9 @@
 //! `cargo xtask test`: every test of the workspace, those that wait beside those that compute.
 //!
 //! `cargo test` runs one test program after another. The command's tests start nodes in network namespaces and wait for them most of
-//! the time; those that load programs and maps wait for the kernel half of the time; the others keep the processors busy. The three lanes
-//! run side by side, all but the command's at a lower priority, so that a node is never late because of a differential test.
+//! the time, those of a controller for TLS, disks and a browser; those that load programs and maps wait for the kernel half of the time; the
+//! others keep the processors busy. The lanes run side by side, all but the nodes' at a lower priority, so that a node is never late because
+//! of a differential test.
 //!
 //! Built by one `cargo test --no-run`. What a program prints goes to `target/test-logs/` and appears as a whole when it ends.
 
@@ -14,8 +15,30 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::Mutex;
 use std::time::Instant;
 
-/// The packages of each lane and its niceness. What is named nowhere computes and has the last lane.
-const LANES: [(&[&str], &str); 3] = [(&["cli"], "0"), (&["testkit", "xdp"], "5"), (&[], "5")];
+/// The programs and packages of each lane and its niceness; the first lane that names a program has it. What is named nowhere computes and
+/// has the last lane.
+const LANES: [(&[&str], &str); 4] = [
+    (
+        &[
+            "cli tests/controller.rs",
+            "cli tests/controllers.rs",
+            "cli tests/dashboard.rs",
+            "cli tests/edit.rs",
+            "cli tests/fuzz_api.rs",
+            "cli tests/monitoring.rs",
+        ],
+        "3",
+    ),
+    (&["cli"], "0"),
+    (&["testkit", "xdp"], "5"),
+    (&[], "5"),
+];
+
+/// The lane of a program.
+fn lane(program: &Program) -> usize {
+    let names = |lane: &(&[&str], &str)| lane.0.iter().any(|n| *n == program.package || *n == program.name);
+    LANES.iter().position(names).unwrap_or(LANES.len() - 1)
+}
 
 /// One test program.
 #[derive(Debug, PartialEq)]
@@ -54,25 +77,20 @@ fn all(args: &[String]) -> Result<Vec<String>, String> {
     let programs = build(cargo)?;
     let logs = PathBuf::from(std::env::var_os("CARGO_TARGET_DIR").unwrap_or("target".into())).join("test-logs");
     fs::create_dir_all(&logs).map_err(|e| format!("{}: {e}", logs.display()))?;
-    let named: Vec<&str> = LANES.iter().flat_map(|(packages, _)| packages.iter().copied()).collect();
     let failed = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
-        for (packages, nice) in LANES {
+        for (number, (names, nice)) in LANES.into_iter().enumerate() {
             let (failed, logs) = (&failed, &logs);
-            let mine = |p: &&Program| match packages {
-                [] => !named.contains(&p.package.as_str()),
-                some => some.contains(&p.package.as_str()),
-            };
-            let lane: Vec<&Program> = programs.iter().filter(mine).collect();
+            let mine: Vec<&Program> = programs.iter().filter(|p| lane(p) == number).collect();
             scope.spawn(move || {
                 let start = Instant::now();
-                for program in lane {
+                for program in mine {
                     if let Err(why) = program.run(nice, tests, logs, failed) {
                         eprintln!("{}: {why}", program.name);
                         failed.lock().unwrap_or_else(|e| e.into_inner()).push(program.name.clone());
                     }
                 }
-                let of = if packages.is_empty() { "the other packages".to_string() } else { packages.join(", ") };
+                let of = if names.is_empty() { "the other packages".to_string() } else { names.join(", ") };
                 println!("     tests of {of}: {:.0} s", start.elapsed().as_secs_f64());
             });
         }
@@ -171,6 +189,20 @@ mod tests {
         assert_eq!(program(&of("compiler-artifact", false)), None);
         assert_eq!(program(&of("build-script-executed", true)), None);
         assert_eq!(program("warning: something"), None);
+    }
+
+    #[test]
+    fn every_program_has_one_lane() {
+        let of = |package: &str, name: &str| {
+            lane(&Program { package: package.into(), name: name.into(), path: "".into(), dir: "".into() })
+        };
+        assert_eq!(of("cli", "cli tests/traffic.rs"), of("cli", "cli src/main.rs"));
+        assert_ne!(of("cli", "cli tests/traffic.rs"), of("cli", "cli tests/controllers.rs"));
+        assert_eq!(of("tables", "tables src/lib.rs"), LANES.len() - 1);
+        // What is named is there.
+        let named = LANES.iter().flat_map(|(names, _)| names.iter()).filter_map(|n| n.strip_prefix("cli "));
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/cli");
+        named.for_each(|file| assert!(folder.join(file).exists(), "{file}"));
     }
 
     #[test]
