@@ -4,7 +4,7 @@
 
 use crate::demo::Row;
 use crate::flood::{self, Flood};
-use crate::internet::{curl_within, url, Trial};
+use crate::internet::{curl_within, url, Place, Trial};
 use crate::plan::{Segment, BARES, WEB4};
 use crate::progress::Progress;
 use crate::traffic;
@@ -20,17 +20,18 @@ const PACE: Duration = Duration::from_millis(40);
 const FLOOD: Flood = Flood { per_second: 20_000, length: Duration::from_secs(4) };
 
 /// All rows behind the filter node.
-pub fn run(lab: &Lab, seconds: u32, progress: &Progress) -> Result<Vec<Row>, LabError> {
+pub(crate) fn run(lab: &Lab, seconds: u32, progress: &Progress) -> Result<Vec<Row>, LabError> {
+    let at = Place { lab, nodes: std::slice::from_ref(lab.edge()?), seconds };
     let mut rows = Vec::new();
     for v6 in [false, true] {
         progress.step("traffic: a bare-metal server behind a filter node");
-        rows.push(allowed(lab, seconds, v6)?);
-        rows.push(refused(lab, v6)?);
+        rows.push(allowed(at, v6)?);
+        rows.push(refused(at, v6)?);
     }
     progress.step("traffic: a bare-metal server with a stolen address");
-    rows.push(spoofed(lab)?);
+    rows.push(spoofed(at)?);
     progress.step("traffic: a SYN flood by one tenant");
-    rows.push(flooded(lab)?);
+    rows.push(flooded(at)?);
     Ok(rows)
 }
 
@@ -41,19 +42,19 @@ fn address(index: usize, v6: bool) -> IpAddr {
     }
 }
 
-fn allowed(lab: &Lab, seconds: u32, v6: bool) -> Result<Row, LabError> {
+fn allowed(at: Place<'_>, v6: bool) -> Result<Row, LabError> {
     let to = address(0, v6).to_string();
     let path = format!("Internet → bare-1 ({to}) port 5201");
-    let mut t = Trial::through(lab, lab.edge()?, "bare metal, allowed", path, v6)?;
-    let traffic = t.traffic("inet", &to, 5201, seconds)?;
+    let mut t = Trial::new(at, "bare metal, allowed", path, v6)?;
+    let traffic = t.traffic("inet", &to, 5201)?;
     t.row(Some(traffic))
 }
 
 /// Nothing of it may arrive, and the reason must be counted.
-fn refused(lab: &Lab, v6: bool) -> Result<Row, LabError> {
+fn refused(at: Place<'_>, v6: bool) -> Result<Row, LabError> {
     let to = address(0, v6);
     let path = format!("Internet → bare-1 ({to}) port 80");
-    let mut t = Trial::through(lab, lab.edge()?, "bare metal, refused", path, v6)?;
+    let mut t = Trial::new(at, "bare metal, refused", path, v6)?;
     let status = curl_within(&t.ns("inet"), &url(to, "/"), "2")?;
     t.expect(status == "000", || format!("curl: status {status}"));
     let drops = t.drops()?;
@@ -64,10 +65,10 @@ fn refused(lab: &Lab, v6: bool) -> Result<Row, LabError> {
 }
 
 /// bare-1 takes an address that is not its own.
-fn spoofed(lab: &Lab) -> Result<Row, LabError> {
+fn spoofed(at: Place<'_>) -> Result<Row, LabError> {
     let stolen = "172.31.48.77";
     let path = format!("bare-1 as {stolen} → {WEB4}");
-    let mut t = Trial::through(lab, lab.edge()?, "bare metal, stolen address", path, false)?;
+    let mut t = Trial::new(at, "bare metal, stolen address", path, false)?;
     let ns = t.ns("bare-1");
     ns.run(&format!("ip addr add {stolen}/24 dev eth0"))?;
     let ping = traffic::ping(&ns, &WEB4.to_string(), 2, &["-I", stolen]);
@@ -93,15 +94,15 @@ fn limited(lab: &Lab) -> Result<[u64; 2], LabError> {
 }
 
 /// bare-1 begins connections as fast as it can; each new connection of bare-2 must succeed all the same.
-fn flooded(lab: &Lab) -> Result<Row, LabError> {
+fn flooded(at: Place<'_>) -> Result<Row, LabError> {
     let path = format!("bare-2 → {WEB4}, bare-1 floods SYNs");
-    let mut t = Trial::through(lab, lab.edge()?, "SYN flood by another tenant", path, false)?;
+    let mut t = Trial::new(at, "SYN flood by another tenant", path, false)?;
     // The way is known before it counts.
     let (one, two) = (t.ns("bare-1"), t.ns("bare-2"));
     traffic::ping(&one, &WEB4.to_string(), 1, &[])?;
     let page = url(WEB4.into(), "/during-a-flood");
     t.expect(curl_within(&two, &page, "5")? == "200", || "there was no answer before the flood".into());
-    let before = limited(lab)?;
+    let before = limited(at.lab)?;
     let flood = flood::start(&one, Segment::bare(0), FLOOD)?;
     let (mut requests, mut answered, mut worst) = (0, 0, Duration::ZERO);
     while requests < REQUESTS || !flood.is_finished() {
@@ -113,7 +114,7 @@ fn flooded(lab: &Lab) -> Result<Row, LabError> {
         std::thread::sleep(PACE.saturating_sub(took));
     }
     let sent = flood.join().map_err(|_| LabError::Node("the flood failed".into()))??;
-    let after = limited(lab)?;
+    let after = limited(at.lab)?;
     let [flooder, other] = [after[0] - before[0], after[1] - before[1]];
     let worst = worst.as_secs_f64() * 1e3;
     t.note(&format!("\n{answered} of {requests} pages, the slowest {worst:.0} ms; {sent} SYNs, {flooder} limited"));

@@ -18,18 +18,22 @@ pub fn yaml(uplinks: usize, engine: &str) -> String {
     );
     let via = Segment::uplink(0);
     let _ = writeln!(y, "  internet:\n    via: [{}, \"{}\"]", via.router4(), via.router6());
-    y += &region_yaml();
+    y + &objects(&[("public", PUBLIC)]) + &groups()
+}
+
+/// What is neither the gateway's own nor a rule. `pools`: public addresses by name; blue goes out through the first of them, green through the last.
+pub fn objects(pools: &[(&str, &str)]) -> String {
+    let mut y = region_yaml();
     for (vpc, prefix) in VPCS.iter().flat_map(|v| INTERNET.map(|p| (v.name, p))) {
         document(&mut y, "Route", None);
         let _ = writeln!(y, "  vpc: {vpc}\n  prefix: \"{prefix}\"\n  scope: internet");
     }
-    internet(&mut y);
-    groups(&mut y);
+    internet(&mut y, pools);
     y
 }
 
-/// VPCs, what is in them and their hosts: what a cluster serves without state.
-pub fn region_yaml() -> String {
+/// VPCs, what is in them and their hosts.
+fn region_yaml() -> String {
     let mut y = String::new();
     for host in 0..HOSTS.len() {
         for v6 in [false, true] {
@@ -105,13 +109,19 @@ pub fn edge_yaml(engine: &str) -> String {
     y
 }
 
-/// Pool, Snats and elastic addresses.
-fn internet(y: &mut String) {
-    document(y, "PublicPool", Some("public"));
-    let _ = writeln!(y, "  ranges: [{PUBLIC}]");
-    for (vpc, prefixes) in [("blue", format!("  ipv6Prefixes: [\"{BLUE6}\"]\n")), ("green", String::new())] {
+/// Pools, Snats and elastic addresses.
+fn internet(y: &mut String, pools: &[(&str, &str)]) {
+    for (name, range) in pools {
+        document(y, "PublicPool", Some(name));
+        let _ = writeln!(y, "  ranges: [{range}]");
+    }
+    let of = |pool: Option<&(&str, &str)>| pool.map_or("", |pool| pool.0).to_string();
+    let (blue, green) = (of(pools.first()), of(pools.last()));
+    for (vpc, pool, prefixes) in
+        [("blue", blue, format!("  ipv6Prefixes: [\"{BLUE6}\"]\n")), ("green", green, String::new())]
+    {
         document(y, "Snat", Some(vpc));
-        let _ = write!(y, "  vpc: {vpc}\n  pools: [public]\n{prefixes}  limits: {{vmPorts: 32768}}\n");
+        let _ = write!(y, "  vpc: {vpc}\n  pools: [{pool}]\n{prefixes}  limits: {{vmPorts: 32768}}\n");
     }
     document(y, "ElasticIp", Some("red-1"));
     let _ = writeln!(y, "  address: {ELASTIC}\n  vm: red-1");
@@ -120,8 +130,9 @@ fn internet(y: &mut String) {
 }
 
 /// A group of green-2: everybody may ping it and come to its iperf3, nobody to anything else; it may begin what it wants.
-fn groups(y: &mut String) {
-    document(y, "SecurityGroup", Some("iperf"));
+pub fn groups() -> String {
+    let mut y = String::new();
+    document(&mut y, "SecurityGroup", Some("iperf"));
     y.push_str("  rules:\n");
     let all = [
         "ingress allow tcp/5201 any",
@@ -132,8 +143,8 @@ fn groups(y: &mut String) {
     for rule in all {
         let _ = writeln!(y, "    - {rule}");
     }
-    document(y, "SecurityBinding", Some("green-2"));
-    y.push_str("  vpc: green\n  vms: [green-2]\n  groups: [iperf]\n");
+    document(&mut y, "SecurityBinding", Some("green-2"));
+    y + "  vpc: green\n  vms: [green-2]\n  groups: [iperf]\n"
 }
 
 fn document(y: &mut String, kind: &str, name: Option<&str>) {

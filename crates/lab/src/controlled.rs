@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The region with a controller: two clusters of two nodes each, hosts that run the host agent, and the demonstration over it.
+//! The region of the demonstration: two clusters of two nodes each, a controller, hosts that run the host agent.
 //!
-//! Hosts, VMs and the router are those of the usual lab; in place of its gateway stand four. A cluster's nodes share its tunnel addresses, and
-//! the router spreads packets over them. Both nodes know the same, and what is sent here needs no state: rules and translation, whose
-//! sessions lie on one node, are not part of this region (`docs/design/controller.md`).
+//! Hosts, VMs, the router, the Internet and the filter node are those of the usual lab; in place of its gateway stand four. A cluster's nodes
+//! share its tunnel addresses, and the router spreads packets over them. Both know the same, but not each other's sessions
+//! (`docs/design/controller.md`): while rows with rules and translation are tried, the router uses one node of each cluster.
 
-use crate::demo::{self, Row};
+use crate::demo::{self, Row, JUMBO};
+use crate::internet::Place;
 use crate::lifecycle::{self, Lab, Options};
 use crate::node::{Counters, Node};
-use crate::plan::{Names, Segment, HOSTS, VPCS};
+use crate::plan::{Names, Segment, BLUE6, HOSTS, PUBLIC_OF, VPCS};
 use crate::progress::Progress;
 use crate::shell::{self, Namespace};
 use crate::state::Process;
-use crate::{config, interrupt, region, LabError};
+use crate::{bare, config, filter, internet, interrupt, region, stories, LabError};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -21,13 +22,16 @@ use std::time::{Duration, Instant};
 const NODES: [(&str, &str, Segment); 4] =
     [("a1", "a", Segment(64)), ("a2", "a", Segment(65)), ("b1", "b", Segment(66)), ("b2", "b", Segment(67))];
 /// The clusters with their tunnel addresses.
-const CLUSTERS: [(&str, &str, &str); 2] = [("a", "198.18.1.1", "fd98:1::1"), ("b", "198.18.2.1", "fd98:2::1")];
+pub(crate) const CLUSTERS: [(&str, &str, &str); 2] =
+    [("a", "198.18.1.1", "fd98:1::1"), ("b", "198.18.2.1", "fd98:2::1")];
 /// Where the controller is.
 const CONTROLLER: Segment = Segment(80);
+/// A cable from it to this machine, of a region that stays up.
+const DESK: Segment = Segment(81);
+/// This machine's end of it.
+const DESK_DEVICE: &str = "tny-desk";
 /// How long what must come may take.
 const PATIENCE: Duration = Duration::from_secs(40);
-/// Seconds of traffic while a tenant moves.
-const MOVING_S: u32 = 9;
 
 /// Namespaces of this region beside those of the lab.
 pub fn namespaces(names: &Names) -> Vec<Namespace> {
@@ -45,14 +49,21 @@ fn socket(names: &Names, node: &str) -> PathBuf {
 }
 
 /// A region that is up.
-struct Controlled {
-    lab: Lab,
-    controller: Process,
+pub(crate) struct Controlled {
+    pub(crate) lab: Lab,
+    pub(crate) controller: Process,
     nodes: Vec<Node>,
 }
 
+/// What the router spreads packets to a cluster over.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Over {
+    All,
+    One,
+}
+
 impl Controlled {
-    fn names(&self) -> &Names {
+    pub(crate) fn names(&self) -> &Names {
         &self.lab.shape.names
     }
 
@@ -61,7 +72,7 @@ impl Controlled {
     }
 
     /// A command of the operator.
-    fn operator(&self, words: &[&str]) -> Result<String, LabError> {
+    pub(crate) fn operator(&self, words: &[&str]) -> Result<String, LabError> {
         let dir = self.names().dir().join("ctl");
         let file = |name: &str| dir.join(name).display().to_string();
         let (tunny, url) = (self.tunny(), url());
@@ -70,42 +81,81 @@ impl Controlled {
         self.names().namespace("ctl").run_argv(&[&command[..], words].concat())
     }
 
-    fn list(&self, what: &str) -> Result<Vec<Value>, LabError> {
+    /// Applies documents, which stay as a file of the lab.
+    fn apply(&self, name: &str, text: &str) -> Result<(), LabError> {
+        let path = self.file(name, text)?;
+        self.operator(&["apply", &path, "--yes"]).map(drop)
+    }
+
+    fn file(&self, name: &str, text: &str) -> Result<String, LabError> {
+        let path = self.names().dir().join(name);
+        std::fs::write(&path, text).map_err(|source| LabError::File { path: path.clone(), source })?;
+        Ok(path.display().to_string())
+    }
+
+    pub(crate) fn list(&self, what: &str) -> Result<Vec<Value>, LabError> {
         let text = self.operator(&["get", what, "-o", "json"])?;
         serde_json::from_str(&text).map_err(|e| LabError::Node(format!("get {what}: {e}")))
     }
 
     /// Where a tenant is, and how that stands.
-    fn tenant(&self, name: &str) -> Result<(String, String), LabError> {
+    pub(crate) fn tenant(&self, name: &str) -> Result<(String, String), LabError> {
         let word = |v: &Value, key: &str| v[key].as_str().unwrap_or("").to_string();
         let list = self.list("tenants")?;
         let found = list.iter().find(|t| t["name"] == name).map(|t| (word(t, "cluster"), word(t, "state")));
         found.ok_or_else(|| LabError::Node(format!("there is no tenant {name}")))
     }
 
-    fn start_controller(lab: &mut Lab) -> Result<Process, LabError> {
+    pub(crate) fn start_controller(lab: &mut Lab) -> Result<Process, LabError> {
         let file = lab.shape.names.dir().join("ctl/controller.yaml").display().to_string();
         let tunny = lab.options.tunny.display().to_string();
         lab.background("ctl", "tunny controller", &[&tunny, "controller", "--config", &file])
     }
 
-    /// The nodes' counters together.
-    fn counters(&self) -> Result<Counters, LabError> {
-        let mut sum = Counters { balanced: true, ..Counters::default() };
-        for node in &self.nodes {
-            let c = node.counters()?;
-            sum.forwarded += c.forwarded;
-            sum.fast_forwarded += c.fast_forwarded;
-            sum.punted += c.punted;
-            sum.balanced &= c.balanced;
-            for (reason, n) in c.drops {
-                *sum.drops.entry(reason).or_default() += n;
-            }
-        }
-        Ok(sum)
+    /// The nodes of a cluster, by name.
+    pub(crate) fn nodes_of(&self, cluster: &str) -> Vec<(&'static str, &Node)> {
+        let all = NODES.iter().zip(&self.nodes);
+        all.filter(|((_, of, _), _)| *of == cluster).map(|((name, ..), node)| (*name, node)).collect()
     }
 
-    fn wait(&self, what: &str, mut is: impl FnMut(&Controlled) -> Result<bool, LabError>) -> Result<(), LabError> {
+    /// Tells the router over which nodes it reaches clusters, and which node has the public addresses of each VPC.
+    fn upstream(&self, over: Over) -> Result<(), LabError> {
+        let net = self.names().namespace("net");
+        for (cluster, v4, v6) in CLUSTERS {
+            let nodes = || {
+                let nodes = NODES.iter().filter(|n| n.1 == cluster);
+                nodes.take(if over == Over::All { NODES.len() } else { 1 })
+            };
+            let hops4: String = nodes().map(|(n, _, s)| format!(" nexthop via {} dev to-{n}", s.node4())).collect();
+            let hops6: String = nodes().map(|(n, _, s)| format!(" nexthop via {} dev to-{n}", s.node6())).collect();
+            net.run(&format!("ip route replace {v4}/32{hops4}"))?;
+            net.run(&format!("ip -6 route replace {v6}/128{hops6}"))?;
+        }
+        for (vpc, prefix, _) in PUBLIC_OF {
+            let cluster = self.tenant(vpc)?.0;
+            let Some((node, _, segment)) = NODES.iter().find(|n| n.1 == cluster) else { continue };
+            net.run(&format!("ip route replace {prefix} via {} dev to-{node}", segment.node4()))?;
+            if vpc == "blue" {
+                net.run(&format!("ip -6 route replace {BLUE6} via {} dev to-{node}", segment.node6()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes the MTU of the whole region.
+    fn set_mtu(&mut self, mtu: u32) -> Result<(), LabError> {
+        for (node, ..) in NODES {
+            self.names().namespace("net").run(&format!("ip link set to-{node} mtu {mtu}"))?;
+            self.names().namespace(&format!("gw-{node}")).run(&format!("ip link set up0 mtu {mtu}"))?;
+        }
+        self.lab.set_mtu(mtu)
+    }
+
+    pub(crate) fn wait(
+        &self,
+        what: &str,
+        mut is: impl FnMut(&Controlled) -> Result<bool, LabError>,
+    ) -> Result<(), LabError> {
         let begun = Instant::now();
         loop {
             interrupt::check()?;
@@ -128,14 +178,14 @@ impl Controlled {
         }
     }
 
-    fn wait_for_verified(&self) -> Result<(), LabError> {
+    pub(crate) fn wait_for_verified(&self) -> Result<(), LabError> {
         self.wait("verified on all nodes", |r| {
             let nodes = r.list("nodes")?;
             Ok(nodes.iter().all(|n| n["state"] == "current" && n["verified"] == n["intent"]))
         })
     }
 
-    fn wait_for_rest(&self, tenant: &str) -> Result<String, LabError> {
+    pub(crate) fn wait_for_rest(&self, tenant: &str) -> Result<String, LabError> {
         self.wait("at rest", |r| Ok(r.tenant(tenant)?.1 == "placed"))?;
         Ok(self.tenant(tenant)?.0)
     }
@@ -167,14 +217,6 @@ fn build(lab: &Lab) -> Result<(), LabError> {
         net.run(&format!("ethtool -K {router_dev} gro on"))?;
         default(&ns, segment)?;
     }
-    for (cluster, v4, v6) in CLUSTERS {
-        let hops = |via: &dyn Fn(Segment) -> String| -> String {
-            let nodes = NODES.iter().filter(|n| n.1 == cluster);
-            nodes.map(|(node, _, segment)| format!(" nexthop via {} dev to-{node}", via(*segment))).collect()
-        };
-        net.run(&format!("ip route add {v4}/32{}", hops(&|s| s.node4().to_string())))?;
-        net.run(&format!("ip -6 route add {v6}/128{}", hops(&|s| s.node6().to_string())))?;
-    }
     let ctl = names.namespace("ctl");
     region::cable(shape, CONTROLLER, "to-ctl", &ctl, "eth0")?;
     default(&ctl, CONTROLLER)
@@ -204,175 +246,155 @@ fn tenants_yaml() -> String {
     VPCS.iter().map(|vpc| line(vpc.name)).collect()
 }
 
-fn gateway_yaml(cluster: &str, engine: &str) -> String {
+fn gateway_yaml(cluster: &str, segment: Segment, engine: &str) -> String {
     let (_, v4, v6) = CLUSTERS.into_iter().find(|c| c.0 == cluster).expect("a node names a cluster of the plan");
     format!(
-        "apiVersion: tunny/v1\nkind: Gateway\nmetadata: {{name: gw}}\nspec:\n  vtep: {{ipv4: {v4}, ipv6: \"{v6}\"}}\n  uplinks: [up0]\n  engine: {engine}\n"
+        "apiVersion: tunny/v1\nkind: Gateway\nmetadata: {{name: gw}}\nspec:\n  vtep: {{ipv4: {v4}, ipv6: \"{v6}\"}}\n  uplinks: [up0]\n  engine: {engine}\n  internet:\n    via: [{}, \"{}\"]\n",
+        segment.router4(),
+        segment.router6()
     )
+}
+
+/// What a program needs to speak to the controller as a Role.
+fn as_role(names: &Names, role: &str) -> Vec<String> {
+    let file = |name: &str| names.dir().join(name).display().to_string();
+    let (cert, key) = (file(&format!("{role}.crt")), file(&format!("{role}.key")));
+    vec!["--ca".into(), file("ctl/ca.crt"), "--cert".into(), cert, "--key".into(), key]
+}
+
+impl Controlled {
+    /// A program in the background of a namespace.
+    fn begin(&mut self, namespace: &str, what: &str, argv: &[String]) -> Result<Process, LabError> {
+        let argv: Vec<&str> = argv.iter().map(String::as_str).collect();
+        self.lab.background(namespace, what, &argv)
+    }
+
+    /// Starts the four gateways, each of which has its own Gateway from a file.
+    fn start_nodes(&mut self) -> Result<(), LabError> {
+        let names = self.names().clone();
+        let Options { engine, flow_cache, .. } = self.lab.options.clone();
+        let tunny = self.tunny();
+        for (node, cluster, segment) in NODES {
+            let (socket, state) = (socket(&names, node), names.dir().join(node).display().to_string());
+            let (instance, at) = (format!("{}-{node}", names.instance()), socket.display().to_string());
+            let gateway = self.file(&format!("{node}.yaml"), &gateway_yaml(cluster, segment, &engine))?;
+            let own = [&tunny, "--instance", &instance, "--socket", &at, "node", "--config", &gateway];
+            let more = ["--state", &state, "--flow-cache", &flow_cache, "--controller"];
+            let words = own.into_iter().chain(more).map(String::from).chain([url()]);
+            let argv: Vec<String> = words.chain(as_role(&names, node)).collect();
+            let process = self.begin(&format!("gw-{node}"), &format!("tunny node {node}"), &argv)?;
+            self.nodes.push(Node::at(process, socket));
+        }
+        for node in &self.nodes {
+            self.wait("answering", |_| Ok(node.status()?["pid"].as_u64() == Some(node.process.pid as u64)))?;
+            self.lab.check_engine(node, 1)?;
+        }
+        Ok(())
+    }
+
+    /// Starts the host agents, and waits until each host sends where its VNIs are served.
+    fn start_agents(&mut self) -> Result<(), LabError> {
+        let names = self.names().clone();
+        for host in HOSTS {
+            let command = [self.tunny(), "--server".into(), url(), "host-agent".into()];
+            let argv = [command.to_vec(), as_role(&names, host)].concat();
+            self.begin(host, &format!("host-agent of {host}"), &argv)?;
+        }
+        for vpc in &VPCS {
+            let cluster = self.tenant(vpc.name)?.0;
+            let (_, v4, v6) = CLUSTERS.into_iter().find(|c| c.0 == cluster).expect("it is placed");
+            let expected = format!("dst {} ", if vpc.underlay6 { v6 } else { v4 });
+            for host in HOSTS {
+                self.wait("sending to its cluster", |r| {
+                    let fdb = r.names().namespace(host).run(&format!("bridge fdb show dev vx{}", vpc.vni))?;
+                    Ok(fdb.lines().any(|l| l.starts_with("00:00:00:00:00:00") && l.contains(&expected)))
+                })?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Brings it up: every node has verified what its cluster holds, every host sends where its VNIs are served.
 fn up(options: &Options, progress: &Progress) -> Result<Controlled, LabError> {
-    let options = Options { node: false, ..options.clone() };
-    let mut lab = lifecycle::up(&options, progress)?;
-    progress.step("clusters: four gateways and a controller");
+    let mut lab = lifecycle::up(&Options { uplinks: 0, ..options.clone() }, progress)?;
+    progress.step("two clusters and a controller");
     build(&lab)?;
-    lifecycle::mount_bpffs()?;
-    let (names, dir) = (lab.shape.names.clone(), lab.shape.names.dir());
-    let (tunny, ctl) = (options.tunny.display().to_string(), dir.join("ctl").display().to_string());
-    let address = CONTROLLER.node4().to_string();
-    let listen = format!("{address}:6474");
-    let init = ["controller", "init", &ctl, "--region", "lab", "--listen", &listen, "--name", &address];
+    let names = lab.shape.names.clone();
+    let (tunny, ctl) = (options.tunny.display().to_string(), names.dir().join("ctl").display().to_string());
+    let (address, desk) = (CONTROLLER.node4().to_string(), DESK.node4().to_string());
+    let init = ["controller", "init", &ctl, "--region", "lab", "--name", &address, "--name", &desk];
     names.namespace("ctl").run_argv(&[&[tunny.as_str()], &init[..]].concat())?;
     let controller = Controlled::start_controller(&mut lab)?;
     let mut region = Controlled { lab, controller, nodes: Vec::new() };
     region.wait("a controller", |r| r.operator(&["get", "status"]).map(|_| true))?;
-    let file = |name: &str, text: String| {
-        let path = dir.join(name);
-        std::fs::write(&path, text).map_err(|source| LabError::File { path: path.clone(), source })?;
-        Ok::<_, LabError>(path.display().to_string())
-    };
-    region.operator(&["apply", &file("region.yaml", region_yaml())?, "--yes"])?;
-    let credentials = NODES.iter().map(|n| n.0).chain(HOSTS);
-    for role in credentials {
-        let out = dir.join(role).display().to_string();
+    region.apply("region.yaml", &region_yaml())?;
+    for role in NODES.iter().map(|n| n.0).chain(HOSTS) {
+        let out = names.dir().join(role).display().to_string();
         region.operator(&["credential", "create", role, "--certificate", "--out", &out])?;
     }
-    let mine = |role: &str| {
-        let file = |end: &str| dir.join(format!("{role}.{end}")).display().to_string();
-        ["--ca".into(), format!("{ctl}/ca.crt"), "--cert".into(), file("crt"), "--key".into(), file("key")]
-    };
-    for (node, cluster, _) in NODES {
-        progress.step(&format!("gateway {node} of cluster {cluster}: tunny node"));
-        let (socket, state) = (socket(&names, node), dir.join(node).display().to_string());
-        let (instance, at) = (format!("{}-{node}", names.instance()), socket.display().to_string());
-        let own = ["--instance", &instance, "--socket", &at, "node", "--no-config", "--state", &state];
-        let argv: Vec<String> = [tunny.as_str()].iter().chain(&own).map(|w| w.to_string()).collect();
-        let argv = [argv, vec!["--controller".into(), url()], mine(node).to_vec()].concat();
-        let argv: Vec<&str> = argv.iter().map(String::as_str).collect();
-        let ns = format!("gw-{node}");
-        let process = region.lab.background(&ns, &format!("tunny node {node}"), &argv)?;
-        region.wait("answering", |_| Ok(socket.exists()))?;
-        let gateway = file(&format!("{node}.yaml"), gateway_yaml(cluster, &options.engine))?;
-        region.wait("configured", |r| {
-            let apply = [tunny.as_str(), "--socket", &at, "apply", &gateway, "--yes"];
-            r.names().namespace(&ns).run_argv(&apply).map(|_| true)
-        })?;
-        region.nodes.push(Node::at(process, socket));
-    }
+    progress.step("four gateways: tunny node");
+    region.start_nodes()?;
+    // A cluster of which no node has spoken yet gets no tenant.
+    region.wait_for_verified()?;
     progress.step("what they serve: one apply, tenants placed");
-    let objects = config::region_yaml() + &tenants_yaml();
-    region.operator(&["apply", &file("objects.yaml", objects)?, "--yes"])?;
+    let pools = PUBLIC_OF.map(|(vpc, _, pool)| (vpc, pool));
+    region.apply("objects.yaml", &(config::objects(&pools) + &tenants_yaml()))?;
     for vpc in &VPCS {
         region.wait_for_rest(vpc.name)?;
     }
     region.wait_for_verified()?;
+    region.upstream(Over::All)?;
     progress.step("hosts: tunny host-agent");
-    for host in HOSTS {
-        let argv =
-            [vec![tunny.clone(), "--server".into(), url()], mine(host).to_vec(), vec!["host-agent".into()]].concat();
-        let argv: Vec<&str> = argv.iter().map(String::as_str).collect();
-        region.lab.background(host, &format!("host-agent of {host}"), &argv)?;
-    }
-    for vpc in &VPCS {
-        let cluster = region.tenant(vpc.name)?.0;
-        let (_, v4, v6) = CLUSTERS.into_iter().find(|c| c.0 == cluster).expect("it is placed");
-        let expected = format!("dst {} ", if vpc.underlay6 { v6 } else { v4 });
-        for host in HOSTS {
-            region.wait("sending to its cluster", |r| {
-                let fdb = r.names().namespace(host).run(&format!("bridge fdb show dev vx{}", vpc.vni))?;
-                Ok(fdb.lines().any(|l| l.starts_with("00:00:00:00:00:00") && l.contains(&expected)))
-            })?;
-        }
-    }
+    region.start_agents()?;
     Ok(region)
 }
 
-/// A row that tells what happened.
-fn story(what: &str, found: String, problems: Vec<String>) -> Row {
-    Row { route: what.into(), path: found, family: 4, underlay_mtu: 1500, problems, ..Row::default() }
-}
-
-/// What a stream of datagrams, one every some microseconds, met: sent and lost.
-fn datagrams(ns: &Namespace, to: &str, seconds: u32) -> Result<(u64, u64), LabError> {
-    let seconds = seconds.to_string();
-    let argv = ["iperf3", "-J", "-u", "-b", "16M", "-l", "200", "-t", &seconds, "-c", to];
-    let output = ns.try_argv(&argv)?;
-    let v: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-    let number = |key: &str| v["end"]["sum"][key].as_u64();
-    match (number("packets"), number("lost_packets")) {
-        (Some(sent), Some(lost)) => Ok((sent, lost)),
-        _ => Err(LabError::Node(format!("iperf3: {}", v["error"].as_str().unwrap_or("no result")))),
-    }
-}
-
-/// Datagrams that came to a namespace and found no room in a socket.
-fn no_room(ns: &Namespace) -> Result<u64, LabError> {
-    let text = ns.run("cat /proc/self/net/snmp")?;
-    let mut udp = text.lines().filter(|l| l.starts_with("Udp:")).map(|l| l.split_whitespace());
-    let (Some(names), Some(mut values)) = (udp.next(), udp.next()) else { return Ok(0) };
-    let at = { names }.position(|name| name == "RcvbufErrors");
-    Ok(at.and_then(|at| values.nth(at)?.parse().ok()).unwrap_or(0))
-}
-
-/// Moves blue (with red, its peer) while blue-1 sends to blue-2; `killed`: and the controller dies on the way.
-fn moved(region: &mut Controlled, killed: bool) -> Result<Row, LabError> {
-    let from = region.tenant("blue")?.0;
-    let to = CLUSTERS.into_iter().map(|c| c.0).find(|c| *c != from).expect("there are two");
-    let (ns, target) = (region.names().namespace("blue-1"), "10.0.0.12");
-    let receiver = region.names().namespace("blue-2");
-    let full = no_room(&receiver)?;
-    let traffic = std::thread::spawn(move || datagrams(&ns, target, MOVING_S));
-    std::thread::sleep(Duration::from_secs(1));
-    let begun = Instant::now();
-    region.operator(&["move", "blue", to])?;
-    if killed {
-        region.controller.kill();
-        std::thread::sleep(Duration::from_millis(500));
-        region.controller = Controlled::start_controller(&mut region.lab)?;
-    }
-    let at = region.wait_for_rest("blue")?;
-    let took = begun.elapsed();
-    let (sent, lost) = traffic.join().unwrap_or_else(|_| Err(LabError::Node("the traffic failed".into())))?;
-    // What came and found the receiver's socket full, as on a busy machine, was not lost on its way.
-    let full = no_room(&receiver)? - full;
-    let lost = lost.saturating_sub(full);
-    let mut problems = Vec::new();
-    if at != to {
-        problems.push(format!("it is in {at}"));
-    }
-    if lost > 0 {
-        problems.push(format!("{lost} packets lost"));
-    }
-    if took > Duration::from_secs(u64::from(MOVING_S) - 1) {
-        problems.push("the traffic ended before the move".into());
-    }
-    let what = if killed { "moved back, the controller killed" } else { "tenant moved under iperf3" };
-    let full = if full > 0 { format!(", {full} came to a full socket") } else { String::new() };
-    let took = took.as_secs_f64();
-    let found = format!("blue, red: {from} → {to} in {took:.1} s; {lost} of {sent} packets lost{full}");
-    Ok(story(what, found, problems))
-}
-
 fn rows(region: &mut Controlled, seconds: u32, progress: &Progress) -> Result<Vec<Row>, LabError> {
-    let mut rows = Vec::new();
-    let placed: Vec<String> = region
-        .list("tenants")?
-        .iter()
-        .map(|t| format!("{} in {}", t["name"].as_str().unwrap_or(""), t["cluster"].as_str().unwrap_or("?")))
-        .collect();
-    rows.push(story("tenants placed", placed.join(", "), Vec::new()));
-    let routes: Vec<_> = demo::routes().into_iter().filter(|r| !r.jumbo).collect();
-    for (n, route) in routes.iter().enumerate() {
-        progress.step(&format!("traffic {} of {}: {}", n + 1, routes.len(), route.what));
-        rows.push(demo::run_over(&region.lab.shape, route, seconds, || region.counters())?);
+    let mut rows = vec![stories::placed(region)?];
+    let (jumbo, usual): (Vec<_>, Vec<_>) = demo::routes().into_iter().partition(|r| r.jumbo);
+    let total = usual.len() + jumbo.len();
+    let route = |region: &Controlled, n: usize, route: &demo::Route| {
+        let family = if route.v6 { 6 } else { 4 };
+        progress.step(&format!("traffic {} of {total}: {}, IPv{family}", n + 1, route.what));
+        demo::run_route(&region.lab.shape, route, seconds, || Counters::of(&region.nodes))
+    };
+    for (n, one) in usual.iter().enumerate() {
+        rows.push(route(region, n, one)?);
     }
     progress.step("a tenant moves under iperf3");
-    rows.push(moved(region, false)?);
+    rows.push(stories::moved(region, false)?);
     progress.step("it moves back, and the controller is killed");
-    rows.push(moved(region, true)?);
+    rows.push(stories::moved(region, true)?);
     region.wait_for_verified()?;
+    progress.step("a bit flips in a gateway's tables");
+    rows.push(stories::corrupted(region)?);
+    region.upstream(Over::One)?;
+    let at = Place { lab: &region.lab, nodes: &region.nodes, seconds };
+    let mut alone = internet::run(at, progress)?;
+    progress.step("rules: a security group is bound");
+    region.apply("groups.yaml", &config::groups())?;
+    region.wait_for_verified()?;
+    alone.extend(filter::run(at, progress)?);
+    rows.extend(alone.into_iter().map(|row| Row { route: row.route + demo::ALONE, ..row }));
+    region.upstream(Over::All)?;
+    rows.extend(bare::run(&region.lab, seconds, progress)?);
+    progress.step(&format!("underlay to {JUMBO} bytes, while it runs"));
+    region.set_mtu(JUMBO)?;
+    for (n, one) in jumbo.iter().enumerate() {
+        rows.push(route(region, usual.len() + n, one)?);
+    }
     Ok(rows)
+}
+
+/// Lays the cable by which this machine reaches the dashboard. It goes with the controller's namespace.
+fn desk(region: &Controlled) -> Result<(), LabError> {
+    let (ctl, device) = (region.names().namespace("ctl"), DESK_DEVICE);
+    shell::run(&format!("ip link add {device} type veth peer name desk netns {}", ctl.0))?;
+    shell::run(&format!("ip addr add {}/24 dev {device}", DESK.router4()))?;
+    shell::run(&format!("ip link set {device} up"))?;
+    ctl.run(&format!("ip addr add {}/24 dev desk", DESK.node4()))?;
+    ctl.run("ip link set desk up").map(drop)
 }
 
 /// Brings the region up, runs the traffic, removes it unless it is to stay.
@@ -381,9 +403,11 @@ pub fn demo(options: &Options) -> Result<Vec<Row>, LabError> {
     let progress = Progress::new(options.quiet);
     let outcome = up(options, &progress).and_then(|mut region| {
         let rows = rows(&mut region, options.seconds, &progress);
-        if rows.is_err() || !options.keep {
-            progress.step("removing the region");
+        if rows.is_ok() && options.keep {
+            desk(&region)?;
+            return rows;
         }
+        progress.step("removing the region");
         rows
     });
     if !options.keep || outcome.is_err() {
@@ -391,6 +415,34 @@ pub fn demo(options: &Options) -> Result<Vec<Row>, LabError> {
     }
     progress.done();
     outcome
+}
+
+/// How to look around in a region that was left up.
+pub fn look_around(options: &Options) -> String {
+    let names = Names::new(&options.suffix);
+    let (tunny, lab) = lifecycle::commands(options);
+    let ctl = names.dir().join("ctl").display().to_string();
+    let enter = |what: &str| format!("nsenter --net={}", names.namespace(what).path().display());
+    format!(
+        "The region stays up. Its dashboard: https://{desk}:6474/ (the browser does not know the CA {ctl}/ca.crt)\n\
+         \x20 cat {ctl}/operator.token   # to sign in with\n\
+         To look around:\n\
+         \x20 export TUNNY_SERVER=https://{desk}:6474 TUNNY_CA={ctl}/ca.crt TUNNY_CERT={ctl}/operator.crt TUNNY_KEY={ctl}/operator.key\n\
+         \x20 {tunny} get nodes                 # what each should hold, holds, and found in its tables\n\
+         \x20 {tunny} get tenants               # in which cluster each is\n\
+         \x20 {tunny} move blue b               # to another one, while it runs\n\
+         \x20 {tunny} get events                # who did what\n\
+         \x20 env -u TUNNY_SERVER {tunny} --instance {instance}-a1 top   # one gateway: rates, drops, load\n\
+         \x20 {blue}  ping 10.1.0.11   # blue-1 to red-1 (peered)\n\
+         \x20 {host}  bridge fdb show dev vx100   # a host: one default entry, to the cluster\n\
+         \x20 {lab} status   # files in {files}\n\
+         To remove all of it: {lab} down",
+        desk = DESK.node4(),
+        instance = names.instance(),
+        blue = enter("blue-1"),
+        host = enter("nc-a"),
+        files = names.dir().display(),
+    )
 }
 
 /// Removes what this region has beside the lab's: pins, sockets, namespaces.

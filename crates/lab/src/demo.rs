@@ -1,24 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The demonstration: real traffic over every route of the region, one table, an exit status that tells the truth.
+//! The rows of the demonstration: real traffic over every route of the region, one table, an exit status that tells the truth.
 
-use crate::lifecycle::{self, Lab, Options};
 use crate::node::Counters;
-use crate::plan::{self, vm, Names};
-use crate::progress::Progress;
+use crate::plan::{self, vm};
 use crate::region::Shape;
 use crate::traffic::{self, Ping, Tcp};
 use crate::{interrupt, LabError};
 use comfy_table::{presets::UTF8_FULL_CONDENSED, Attribute, Cell, CellAlignment, Color, Table};
-use commandline::output::say;
 use serde::Serialize;
-use std::path::Path;
 
 /// Least share of packets on the fast path during a transfer.
 pub const FAST_SHARE_MIN: f64 = 0.999;
 /// Echo requests a row.
 pub(crate) const PINGS: u32 = 5;
 /// MTU of the underlay for the rows with jumbo frames.
-const JUMBO: u32 = 9000;
+pub(crate) const JUMBO: u32 = 9000;
+
+/// Behind the name of a row for which the router used one node of each cluster.
+pub(crate) const ALONE: &str = " (one node)";
+/// What that means, below the table.
+pub const ALONE_MEANS: &str =
+    "one node: rules and translation need sessions, which are one node's; the router used one node of each cluster";
 
 /// What is expected of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,14 +95,8 @@ pub struct Row {
     pub problems: Vec<String>,
 }
 
-/// Runs one route.
-pub fn run_route(lab: &Lab, route: &Route, seconds: u32) -> Result<Row, LabError> {
-    let node = lab.node()?;
-    run_over(&lab.shape, route, seconds, || node.counters())
-}
-
-/// Runs one route over whatever gateways have these counters.
-pub(crate) fn run_over(
+/// Runs one route over the gateways that have these counters.
+pub(crate) fn run_route(
     shape: &Shape,
     route: &Route,
     seconds: u32,
@@ -167,25 +163,6 @@ fn judge(route: &Route, ping: &Ping, tcp: &Tcp, transfer: &Counters, all: &Count
     problems
 }
 
-/// Runs all routes on a lab that is up.
-pub fn run_routes(lab: &mut Lab, seconds: u32, progress: &Progress) -> Result<Vec<Row>, LabError> {
-    let mut rows = Vec::new();
-    let routes = routes();
-    for (n, route) in routes.iter().enumerate() {
-        if route.jumbo && lab.shape.mtu != JUMBO {
-            rows.extend(crate::internet::run(lab, seconds, progress)?);
-            rows.extend(crate::filter::run(lab, seconds, progress)?);
-            rows.extend(crate::bare::run(lab, seconds, progress)?);
-            progress.step(&format!("underlay to {JUMBO} bytes, while it runs"));
-            lab.set_mtu(JUMBO)?;
-        }
-        let family = if route.v6 { 6 } else { 4 };
-        progress.step(&format!("traffic {} of {}: {}, IPv{family}", n + 1, routes.len(), route.what));
-        rows.push(run_route(lab, route, seconds)?);
-    }
-    Ok(rows)
-}
-
 /// The rows as one table.
 pub fn table(rows: &[Row]) -> Table {
     let mut table = Table::new();
@@ -244,71 +221,6 @@ fn rate(bps: f64) -> String {
 /// Never rounded up: 99.9996 % is not 100 %.
 fn percent(share: f64) -> String {
     format!("{:.3} %", (share * 1e5).floor() / 1e3)
-}
-
-/// Brings the region up, runs the traffic, removes the region unless it is to stay.
-pub fn demo(options: &Options) -> Result<Vec<Row>, LabError> {
-    interrupt::install();
-    let progress = Progress::new(options.quiet);
-    let outcome = lifecycle::up(options, &progress).and_then(|mut lab| {
-        let rows = run_routes(&mut lab, options.seconds, &progress);
-        if rows.is_ok() && options.keep {
-            return rows;
-        }
-        progress.step("removing the region");
-        rows
-    });
-    let names = Names::new(&options.suffix);
-    let log = outcome.as_ref().err().map(|_| crate::node::tail(&names.dir().join("node.log")));
-    if !options.keep || outcome.is_err() {
-        lifecycle::remove_all(&names)?;
-    }
-    progress.done();
-    if let (Err(error), Some(log)) = (&outcome, log.filter(|log| !log.is_empty())) {
-        if !matches!(error, LabError::Interrupted) {
-            say(format_args!("The node's last words:\n{log}"));
-        }
-    }
-    outcome
-}
-
-/// How to call a program from here: by its name if it is installed, else by its path.
-fn command_name(program: &Path) -> String {
-    let installed = ["/usr/bin", "/usr/sbin", "/usr/local/bin"].iter().any(|d| program.parent() == Some(Path::new(d)));
-    let short = match installed {
-        true => program.file_name().map(Path::new),
-        false => std::env::current_dir().ok().and_then(|here| program.strip_prefix(here).ok()),
-    };
-    short.unwrap_or(program).display().to_string()
-}
-
-/// How to look around in a lab that is up.
-pub fn look_around(options: &Options) -> String {
-    let names = Names::new(&options.suffix);
-    let instance = names.instance();
-    let enter = |what: &str| format!("nsenter --net={}", names.namespace(what).path().display());
-    let tunny = command_name(&options.tunny);
-    let own = std::env::current_exe().unwrap_or_else(|_| options.tunny.with_file_name("tunny-lab"));
-    let mut lab = format!("{} lab", command_name(&own));
-    if !options.suffix.is_empty() {
-        lab += &format!(" --suffix {}", options.suffix);
-    }
-    format!(
-        "The region stays up. To look around:\n\
-         \x20 {}  ping 10.1.0.11        # blue-1 to red-1 (peered)\n\
-         \x20 {}  ping 10.2.0.12        # blue-1 to green-2 (not peered)\n\
-         \x20 {}  bridge fdb show dev vx100   # a host: one default entry, to the gateway\n\
-         \x20 {}  tcpdump -ni to-gw0 udp port 4789   # what passes the gateway\n\
-         \x20 {tunny} --instance {instance} top          # rates, drops, load\n\
-         \x20 {tunny} --instance {instance} get counters # every packet accounted for\n\
-         \x20 {lab} status   # files in {}\n\
-         To remove all of it: {lab} down",
-        enter("blue-1"),
-        enter("blue-1"),
-        enter("nc-a"),
-        enter("net"),
-        names.dir().display(),
-    )
 }
 
 #[cfg(test)]

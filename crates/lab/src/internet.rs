@@ -94,10 +94,18 @@ fn of_snat(a: IpAddr) -> bool {
     first <= a && a <= last && a != IpAddr::V4(ELASTIC)
 }
 
+/// Where rows are tried: a lab, and the nodes between its VMs and the Internet.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'a> {
+    pub(crate) lab: &'a Lab,
+    pub(crate) nodes: &'a [Node],
+    /// Seconds of each TCP transfer.
+    pub(crate) seconds: u32,
+}
+
 /// A row in the making.
 pub(crate) struct Trial<'a> {
-    lab: &'a Lab,
-    node: &'a Node,
+    at: Place<'a>,
     pub(crate) before: Counters,
     what: &'static str,
     path: String,
@@ -106,25 +114,18 @@ pub(crate) struct Trial<'a> {
 }
 
 impl<'a> Trial<'a> {
-    pub(crate) fn new(lab: &'a Lab, what: &'static str, path: String, v6: bool) -> Result<Self, LabError> {
-        Trial::through(lab, lab.node()?, what, path, v6)
-    }
-
-    /// One that goes through another node than the gateway.
-    pub(crate) fn through(
-        lab: &'a Lab,
-        node: &'a Node,
-        what: &'static str,
-        path: String,
-        v6: bool,
-    ) -> Result<Self, LabError> {
+    pub(crate) fn new(at: Place<'a>, what: &'static str, path: String, v6: bool) -> Result<Self, LabError> {
         interrupt::check()?;
-        Ok(Trial { lab, node, before: node.counters()?, what, path, v6, problems: Vec::new() })
+        Ok(Trial { at, before: Counters::of(at.nodes)?, what, path, v6, problems: Vec::new() })
     }
 
-    /// What the node has dropped since the trial began.
+    fn counters(&self) -> Result<Counters, LabError> {
+        Counters::of(self.at.nodes)
+    }
+
+    /// What the nodes have dropped since the trial began.
     pub(crate) fn drops(&self) -> Result<BTreeMap<String, u64>, LabError> {
-        Ok(self.node.counters()?.since(&self.before).drops)
+        Ok(self.counters()?.since(&self.before).drops)
     }
 
     pub(crate) fn expect(&mut self, ok: bool, what: impl FnOnce() -> String) {
@@ -139,23 +140,17 @@ impl<'a> Trial<'a> {
     }
 
     pub(crate) fn ns(&self, what: &str) -> Namespace {
-        self.lab.shape.names.namespace(what)
+        self.at.lab.shape.names.namespace(what)
     }
 
     /// Ping and TCP, both of which must get through.
-    pub(crate) fn traffic(
-        &mut self,
-        from: &str,
-        to: &str,
-        port: u16,
-        seconds: u32,
-    ) -> Result<(Ping, Tcp, f64, u64), LabError> {
+    pub(crate) fn traffic(&mut self, from: &str, to: &str, port: u16) -> Result<(Ping, Tcp, f64, u64), LabError> {
         let ns = self.ns(from);
         let ping = if port == 5201 { traffic::ping(&ns, to, PINGS, &[])? } else { Ping::default() };
         self.expect(ping.received == ping.sent, || format!("{} of {} pings answered", ping.received, ping.sent));
-        let middle = self.node.counters()?;
-        let tcp = traffic::tcp_to_port(&ns, to, port, seconds)?;
-        let transfer = self.node.counters()?.since(&middle);
+        let middle = self.counters()?;
+        let tcp = traffic::tcp_to_port(&ns, to, port, self.at.seconds)?;
+        let transfer = self.counters()?.since(&middle);
         let share = transfer.fast_share();
         self.expect(tcp.error.is_none(), || format!("TCP: {}", tcp.error.as_deref().unwrap_or("")));
         self.expect(tcp.bytes > 0, || "TCP moved no byte".into());
@@ -168,7 +163,7 @@ impl<'a> Trial<'a> {
         let path = format!("/{from}-{}", if server.is_ipv4() { 4 } else { 6 });
         let status = curl(&self.ns(from), &url(server, &path))?;
         self.expect(status == "200", || format!("curl: status {status}"));
-        let sources = seen(self.lab, &path, 1);
+        let sources = seen(self.at.lab, &path, 1);
         let good = sources.last().is_some_and(|(a, _)| right(*a));
         self.expect(good, || format!("the server saw {:?}", sources.last()));
         if let Some((a, _)) = sources.last() {
@@ -178,15 +173,15 @@ impl<'a> Trial<'a> {
     }
 
     pub(crate) fn row(mut self, traffic: Option<(Ping, Tcp, f64, u64)>) -> Result<Row, LabError> {
-        let all = self.node.counters()?.since(&self.before);
-        self.expect(all.balanced, || "the gateway's counters do not balance".into());
+        let all = self.counters()?.since(&self.before);
+        self.expect(all.balanced, || "the nodes' counters do not balance".into());
         let (ping, tcp, share, packets) =
             traffic.map_or((Ping::default(), Tcp::default(), None, all.forwarded), |(p, t, s, n)| (p, t, Some(s), n));
         Ok(Row {
             route: self.what.into(),
             path: self.path,
             family: if self.v6 { 6 } else { 4 },
-            underlay_mtu: self.lab.shape.mtu,
+            underlay_mtu: self.at.lab.shape.mtu,
             pings: ping.sent,
             replies: ping.received,
             rtt_ms: ping.rtt_ms,
@@ -201,9 +196,9 @@ impl<'a> Trial<'a> {
 }
 
 /// All rows that go to the Internet or come from there.
-pub fn run(lab: &Lab, seconds: u32, progress: &Progress) -> Result<Vec<Row>, LabError> {
+pub(crate) fn run(at: Place<'_>, progress: &Progress) -> Result<Vec<Row>, LabError> {
     let mut rows = Vec::new();
-    let steps: [(&str, fn(&Lab, u32) -> Result<Row, LabError>); 6] = [
+    let steps: [(&str, fn(Place<'_>) -> Result<Row, LabError>); 6] = [
         ("VM to the Internet", out4),
         ("VM to the Internet, IPv6", out6),
         ("path MTU through the translation", path_mtu),
@@ -213,32 +208,32 @@ pub fn run(lab: &Lab, seconds: u32, progress: &Progress) -> Result<Vec<Row>, Lab
     ];
     for (what, row) in steps {
         progress.step(&format!("traffic: {what}"));
-        rows.push(row(lab, seconds)?);
+        rows.push(row(at)?);
     }
     Ok(rows)
 }
 
-fn out4(lab: &Lab, seconds: u32) -> Result<Row, LabError> {
-    let mut t = Trial::new(lab, "VM to Internet, Snat", format!("blue-1 → {WEB4}"), false)?;
-    let traffic = t.traffic("blue-1", &WEB4.to_string(), 5201, seconds)?;
+fn out4(at: Place<'_>) -> Result<Row, LabError> {
+    let mut t = Trial::new(at, "VM to Internet, Snat", format!("blue-1 → {WEB4}"), false)?;
+    let traffic = t.traffic("blue-1", &WEB4.to_string(), 5201)?;
     t.page("blue-1", WEB4.into(), of_snat)?;
     t.row(Some(traffic))
 }
 
-fn out6(lab: &Lab, seconds: u32) -> Result<Row, LabError> {
-    let mut t = Trial::new(lab, "VM to Internet, untranslated", format!("blue-1 → {WEB6}"), true)?;
-    let traffic = t.traffic("blue-1", &WEB6.to_string(), 5201, seconds)?;
+fn out6(at: Place<'_>) -> Result<Row, LabError> {
+    let mut t = Trial::new(at, "VM to Internet, untranslated", format!("blue-1 → {WEB6}"), true)?;
+    let traffic = t.traffic("blue-1", &WEB6.to_string(), 5201)?;
     let own: Option<IpAddr> = vm("blue-1").and_then(|v| v.v6.0.parse().ok());
     t.page("blue-1", WEB6.into(), |a| Some(a) == own)?;
     t.row(Some(traffic))
 }
 
 /// A packet that the VM's link takes and the Internet does not: the router's ICMP error must find the VM.
-fn path_mtu(lab: &Lab, _: u32) -> Result<Row, LabError> {
-    let mut t = Trial::new(lab, "path MTU through Snat", format!("blue-1 → {WEB4}"), false)?;
+fn path_mtu(at: Place<'_>) -> Result<Row, LabError> {
+    let mut t = Trial::new(at, "path MTU through Snat", format!("blue-1 → {WEB4}"), false)?;
     let ns = t.ns("blue-1");
     ns.run("ip route flush cache")?;
-    let vm_mtu = lab.shape.mtu - plan::INNER_OVERHEAD;
+    let vm_mtu = at.lab.shape.mtu - plan::INNER_OVERHEAD;
     let ping = traffic::ping(&ns, &WEB4.to_string(), 2, &["-M", "do", "-s", &(vm_mtu - 28).to_string()])?;
     let told = format!("mtu = {INTERNET_MTU}");
     t.expect(ping.received == 0, || format!("{} pings of {vm_mtu} bytes answered", ping.received));
@@ -249,13 +244,13 @@ fn path_mtu(lab: &Lab, _: u32) -> Result<Row, LabError> {
 }
 
 /// blue-1 and green-1 have one private address; both ask at the same time.
-fn at_once(lab: &Lab, _: u32) -> Result<Row, LabError> {
-    let mut t = Trial::new(lab, "one private address, two tenants", format!("blue-1, green-1 → {WEB4}"), false)?;
+fn at_once(at: Place<'_>) -> Result<Row, LabError> {
+    let mut t = Trial::new(at, "one private address, two tenants", format!("blue-1, green-1 → {WEB4}"), false)?;
     let names = ["blue-1", "green-1"];
     let run = |name: &str| {
         let page = url(WEB4.into(), &format!("/at-once-{name}"));
         let line = format!("for i in $(seq {REQUESTS}); do curl -s -o /dev/null --max-time 5 {page} || exit 1; done");
-        lab.shape.names.namespace(name).run_argv(&["sh", "-c", &line]).map(drop)
+        at.lab.shape.names.namespace(name).run_argv(&["sh", "-c", &line]).map(drop)
     };
     let results: Vec<Result<(), LabError>> = std::thread::scope(|s| {
         let threads = names.map(|name| s.spawn(move || run(name)));
@@ -265,7 +260,7 @@ fn at_once(lab: &Lab, _: u32) -> Result<Row, LabError> {
         t.expect(result.is_ok(), || format!("{name}: a request failed"));
     }
     let [blue, green] =
-        names.map(|name| seen(lab, &format!("/at-once-{name}"), REQUESTS).into_iter().collect::<BTreeSet<Seen>>());
+        names.map(|name| seen(at.lab, &format!("/at-once-{name}"), REQUESTS).into_iter().collect::<BTreeSet<Seen>>());
     t.expect(blue.len() == REQUESTS && green.len() == REQUESTS, || format!("{} and {} came", blue.len(), green.len()));
     t.expect(blue.is_disjoint(&green), || "a public endpoint was both tenants'".into());
     let all = blue.iter().chain(&green);
@@ -273,15 +268,15 @@ fn at_once(lab: &Lab, _: u32) -> Result<Row, LabError> {
     t.row(None)
 }
 
-fn elastic(lab: &Lab, seconds: u32) -> Result<Row, LabError> {
-    let mut t = Trial::new(lab, "Internet to VM, elastic", format!("{WEB4} → {ELASTIC} (red-1)"), false)?;
-    let traffic = t.traffic("inet", &ELASTIC.to_string(), 5201, seconds)?;
+fn elastic(at: Place<'_>) -> Result<Row, LabError> {
+    let mut t = Trial::new(at, "Internet to VM, elastic", format!("{WEB4} → {ELASTIC} (red-1)"), false)?;
+    let traffic = t.traffic("inet", &ELASTIC.to_string(), 5201)?;
     t.page("red-1", WEB4.into(), |a| a == IpAddr::V4(ELASTIC))?;
     t.row(Some(traffic))
 }
 
-fn forward(lab: &Lab, seconds: u32) -> Result<Row, LabError> {
-    let mut t = Trial::new(lab, "Internet to VM, forward", format!("{WEB4} → {FORWARD}:8080 (blue-2:5201)"), false)?;
-    let traffic = t.traffic("inet", &FORWARD.to_string(), 8080, seconds)?;
+fn forward(at: Place<'_>) -> Result<Row, LabError> {
+    let mut t = Trial::new(at, "Internet to VM, forward", format!("{WEB4} → {FORWARD}:8080 (blue-2:5201)"), false)?;
+    let traffic = t.traffic("inet", &FORWARD.to_string(), 8080)?;
     t.row(Some(traffic))
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A whole region on one machine, in network namespaces: an underlay, two hosts with ordinary Linux VXLAN devices, virtual
-//! machines in three VPCs with overlapping addresses, and a gateway that runs `tunny node` with XDP. Hosts are set up by the
-//! commands of crate `vtep`, as real ones.
+//! machines in three VPCs with overlapping addresses, and a gateway that runs `tunny node` with XDP; or, in its place, two clusters
+//! of two gateways and a controller. Hosts are set up by the commands of crate `vtep`, as real ones.
 //!
 //! - [`plan`]: who is where, with which addresses; [`config`]: the same as the node's configuration;
 //! - [`region`]: building and removing the namespaces; [`lifecycle`]: up, down, status, with the processes;
-//! - [`node`]: the gateway's process and its counters; [`traffic`]: ping and iperf3; [`demo`]: the table of routes;
+//! - [`node`]: a gateway's process and its counters; [`traffic`]: ping and iperf3;
+//! - [`controlled`]: the region of the demonstration; [`demo`]: its table; [`internet`], [`filter`], [`bare`], [`stories`]: its rows;
 //! - [`state`]: what was started, on disk;
 //! - [`shell`]: commands in namespaces; [`progress`]: what is being done.
 
@@ -24,9 +25,10 @@ pub mod progress;
 pub mod region;
 pub mod shell;
 pub mod state;
+pub mod stories;
 pub mod traffic;
 
-pub use demo::demo;
+pub use controlled::demo;
 pub use lifecycle::{down, status, up, Lab, Options};
 
 use std::path::PathBuf;

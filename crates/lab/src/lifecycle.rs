@@ -6,13 +6,14 @@ use crate::node::{self, Node, Place};
 use crate::plan::{Names, BARES, VMS};
 use crate::progress::Progress;
 use crate::region::{self, Shape};
+use crate::shell::Namespace;
 use crate::state::{Process, State};
 use crate::{interrupt, LabError};
 use nix::fcntl::{Flock, FlockArg};
 use serde::Serialize;
 use std::fmt;
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What lab to run.
@@ -24,7 +25,7 @@ pub struct Options {
     pub tunny: PathBuf,
     /// MTU of the underlay at first.
     pub mtu: u32,
-    /// Uplinks of the gateway, 1 or 2.
+    /// Uplinks of the gateway, 1 or 2; 0: other gateways take its place, as in the demo.
     pub uplinks: usize,
     /// `spec.engine` of the gateway.
     pub engine: String,
@@ -81,7 +82,8 @@ pub fn up(options: &Options, progress: &Progress) -> Result<Lab, LabError> {
     progress.step("what an earlier run left");
     region::remove(&names)?;
     let shape = Shape { names: names.clone(), mtu: options.mtu, uplinks: options.uplinks };
-    let namespaces = names.namespaces().into_iter().map(|n| n.0).collect();
+    let others = if options.uplinks == 0 { crate::controlled::namespaces(&names) } else { Vec::new() };
+    let namespaces = shape.namespaces().into_iter().chain(others).map(|n| n.0).collect();
     let state = State { namespaces, processes: Vec::new(), mtu: options.mtu };
     state.save(&names.dir())?;
     let mut lab = Lab { shape, node: None, edge: None, options: options.clone(), state, _lock: lock };
@@ -103,10 +105,12 @@ pub fn up(options: &Options, progress: &Progress) -> Result<Lab, LabError> {
     lab.background("inet", "iperf3 server on the Internet", &["iperf3", "-s"])?;
     crate::internet::start_web(&mut lab)?;
     if options.node {
-        progress.step("gateway: tunny node");
         mount_bpffs()?;
-        lab.start_node()?;
-        lab.check_engine(lab.node()?, options.uplinks)?;
+        if options.uplinks > 0 {
+            progress.step("gateway: tunny node");
+            lab.start_node()?;
+            lab.check_engine(lab.node()?, options.uplinks)?;
+        }
         progress.step("filter in front of bare metal: tunny node");
         lab.start_edge()?;
         lab.check_engine(lab.edge()?, 2 * BARES.len())?;
@@ -115,7 +119,7 @@ pub fn up(options: &Options, progress: &Progress) -> Result<Lab, LabError> {
 }
 
 /// The node pins its program and tables in the BPF file system, which systemd mounts and a container does not.
-pub(crate) fn mount_bpffs() -> Result<(), LabError> {
+fn mount_bpffs() -> Result<(), LabError> {
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let mounted =
         mounts.lines().any(|l| l.split(' ').nth(1) == Some("/sys/fs/bpf") && l.split(' ').nth(2) == Some("bpf"));
@@ -144,7 +148,7 @@ impl Lab {
     }
 
     /// XDP in native mode where that was asked for: a demonstration on anything less would mislead.
-    fn check_engine(&self, node: &Node, ports: usize) -> Result<(), LabError> {
+    pub(crate) fn check_engine(&self, node: &Node, ports: usize) -> Result<(), LabError> {
         if self.options.engine != "native" {
             return Ok(());
         }
@@ -202,6 +206,50 @@ impl Lab {
     }
 }
 
+/// How to call a program from here: by its name if it is installed, else by its path.
+fn command_name(program: &Path) -> String {
+    let installed = ["/usr/bin", "/usr/sbin", "/usr/local/bin"].iter().any(|d| program.parent() == Some(Path::new(d)));
+    let short = match installed {
+        true => program.file_name().map(Path::new),
+        false => std::env::current_dir().ok().and_then(|here| program.strip_prefix(here).ok()),
+    };
+    short.unwrap_or(program).display().to_string()
+}
+
+/// How to call `tunny`, and `tunny-lab lab` for this lab.
+pub(crate) fn commands(options: &Options) -> (String, String) {
+    let own = std::env::current_exe().unwrap_or_else(|_| options.tunny.with_file_name("tunny-lab"));
+    let mut lab = format!("{} lab", command_name(&own));
+    if !options.suffix.is_empty() {
+        lab += &format!(" --suffix {}", options.suffix);
+    }
+    (command_name(&options.tunny), lab)
+}
+
+/// How to look around in a lab that is up.
+pub fn look_around(options: &Options) -> String {
+    let names = Names::new(&options.suffix);
+    let instance = names.instance();
+    let enter = |what: &str| format!("nsenter --net={}", names.namespace(what).path().display());
+    let (tunny, lab) = commands(options);
+    format!(
+        "The region stays up. To look around:\n\
+         \x20 {}  ping 10.1.0.11        # blue-1 to red-1 (peered)\n\
+         \x20 {}  ping 10.2.0.12        # blue-1 to green-2 (not peered)\n\
+         \x20 {}  bridge fdb show dev vx100   # a host: one default entry, to the gateway\n\
+         \x20 {}  tcpdump -ni to-gw0 udp port 4789   # what passes the gateway\n\
+         \x20 {tunny} --instance {instance} top          # rates, drops, load\n\
+         \x20 {tunny} --instance {instance} get counters # every packet accounted for\n\
+         \x20 {lab} status   # files in {}\n\
+         To remove all of it: {lab} down",
+        enter("blue-1"),
+        enter("blue-1"),
+        enter("nc-a"),
+        enter("net"),
+        names.dir().display(),
+    )
+}
+
 /// Removes everything of the lab with this suffix; returns what was there, in words.
 pub fn down(suffix: &str) -> Result<Vec<String>, LabError> {
     let names = Names::new(suffix);
@@ -250,13 +298,15 @@ pub fn status(suffix: &str) -> Status {
     let names = Names::new(suffix);
     let state = State::load(&names.dir());
     let up = state.is_some();
-    let State { processes, mtu, .. } = state.unwrap_or_default();
-    let namespaces = if up { names.namespaces() } else { Vec::new() };
+    let State { processes, mtu, namespaces } = state.unwrap_or_default();
     Status {
         up,
         mtu,
         files: names.dir(),
-        namespaces: namespaces.iter().map(|ns| NamespaceStatus { name: ns.0.clone(), there: ns.exists() }).collect(),
+        namespaces: namespaces
+            .into_iter()
+            .map(|name| NamespaceStatus { there: Namespace(name.clone()).exists(), name })
+            .collect(),
         processes: processes
             .iter()
             .map(|p| ProcessStatus { name: p.what.clone(), pid: p.pid, there: p.alive() })

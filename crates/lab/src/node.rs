@@ -50,6 +50,22 @@ impl Counters {
         }
     }
 
+    /// Those of several nodes together.
+    pub fn of(nodes: &[Node]) -> Result<Counters, LabError> {
+        let mut sum = Counters { balanced: true, ..Counters::default() };
+        for node in nodes {
+            let c = node.counters()?;
+            sum.forwarded += c.forwarded;
+            sum.fast_forwarded += c.fast_forwarded;
+            sum.punted += c.punted;
+            sum.balanced &= c.balanced;
+            for (reason, n) in c.drops {
+                *sum.drops.entry(reason).or_default() += n;
+            }
+        }
+        Ok(sum)
+    }
+
     /// Share of the forwarded packets that took the fast path, 0 to 1.
     pub fn fast_share(&self) -> f64 {
         if self.forwarded == 0 {

@@ -123,6 +123,9 @@ pub const INTERNET: [&str; 2] = ["198.51.100.0/24", "2001:db8:64::/48"];
 pub const INTERNET_MTU: u32 = 1400;
 /// The gateway's public addresses.
 pub const PUBLIC: &str = "203.0.113.0/28";
+/// Where a region of several nodes serves blue and green, each has its own part of them: the router's prefixes, and the pools.
+pub const PUBLIC_OF: [(&str, &str, &str); 2] =
+    [("blue", "203.0.113.0/28", "203.0.113.0-203.0.113.11"), ("green", "203.0.113.12/30", "203.0.113.12/30")];
 /// The public address of red-1.
 pub const ELASTIC: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 8);
 /// The public address of which port 8080 leads to iperf3 in blue-2.

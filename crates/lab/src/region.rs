@@ -27,15 +27,25 @@ pub struct Shape {
     pub names: Names,
     /// MTU of the underlay.
     pub mtu: u32,
-    /// Uplinks of the gateway, 1 or 2.
+    /// Uplinks of the gateway, 1 or 2; 0: other gateways take its place.
     pub uplinks: usize,
+}
+
+impl Shape {
+    /// Its namespaces.
+    pub fn namespaces(&self) -> Vec<Namespace> {
+        let gateway = self.names.namespace("gw");
+        let mut all = self.names.namespaces();
+        all.retain(|ns| self.uplinks > 0 || *ns != gateway);
+        all
+    }
 }
 
 /// Makes all namespaces and everything in them but the gateway's process.
 pub fn build(shape: &Shape, progress: &Progress) -> Result<(), LabError> {
     let names = &shape.names;
     progress.step("namespaces");
-    for ns in names.namespaces() {
+    for ns in shape.namespaces() {
         namespace(&ns)?;
     }
     progress.step("underlay: a router between the hosts and the gateway");
@@ -43,7 +53,9 @@ pub fn build(shape: &Shape, progress: &Progress) -> Result<(), LabError> {
     for uplink in 0..shape.uplinks {
         attach_uplink(shape, uplink)?;
     }
-    route_to_hosts(shape)?;
+    if shape.uplinks > 0 {
+        route_to_hosts(shape)?;
+    }
     progress.step("hosts: VXLAN devices and bridges");
     for host in 0..HOSTS.len() {
         build_host(shape, host)?;
@@ -128,7 +140,7 @@ fn attach_uplink(shape: &Shape, uplink: usize) -> Result<(), LabError> {
     Ok(())
 }
 
-/// The gateway's routes to the hosts, and the router's to the gateway's tunnel addresses, over all uplinks.
+/// The gateway's routes to the hosts, and the router's to the gateway's tunnel and public addresses, over all uplinks.
 fn route_to_hosts(shape: &Shape) -> Result<(), LabError> {
     let (net, gw) = (shape.names.namespace("net"), shape.names.namespace("gw"));
     let over = |dev: &str, address: &dyn Fn(Segment) -> IpAddr| -> String {
@@ -138,10 +150,12 @@ fn route_to_hosts(shape: &Shape) -> Result<(), LabError> {
     gw.run(&format!("ip -6 route add default{}", over("up", &|s| s.router6().into())))?;
     net.run(&format!("ip route add {VTEP4}/32{}", over("to-gw", &|s| s.node4().into())))?;
     net.run(&format!("ip -6 route add {VTEP6}/128{}", over("to-gw", &|s| s.node6().into())))?;
+    net.run(&format!("ip route add {PUBLIC}{}", over("to-gw", &|s| s.node4().into())))?;
+    net.run(&format!("ip -6 route add {BLUE6}{}", over("to-gw", &|s| s.node6().into())))?;
     Ok(())
 }
 
-/// A server on the Internet behind the router, which knows the way to the gateway's public addresses.
+/// A server on the Internet behind the router.
 fn build_internet(shape: &Shape) -> Result<(), LabError> {
     let (net, inet) = (shape.names.namespace("net"), shape.names.namespace("inet"));
     let segment = Segment::internet();
@@ -153,11 +167,6 @@ fn build_internet(shape: &Shape) -> Result<(), LabError> {
     // The MTU of a link further on: the ends learn of it by ICMP alone.
     net.run(&format!("ip route add {} via {} mtu lock {INTERNET_MTU}", INTERNET[0], segment.node4()))?;
     net.run(&format!("ip -6 route add {} via {}", INTERNET[1], segment.node6()))?;
-    let over = |address: &dyn Fn(Segment) -> IpAddr| -> String {
-        (0..shape.uplinks).map(|u| format!(" nexthop via {} dev to-gw{u}", address(Segment::uplink(u)))).collect()
-    };
-    net.run(&format!("ip route add {PUBLIC}{}", over(&|s| s.node4().into())))?;
-    net.run(&format!("ip -6 route add {BLUE6}{}", over(&|s| s.node6().into())))?;
     Ok(())
 }
 

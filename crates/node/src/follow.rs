@@ -84,7 +84,8 @@ async fn send(
     }
     let request = request.header("content-type", "application/json").body(Full::new(Bytes::from(body)));
     let request = request.map_err(|e| e.to_string())?;
-    let response = sender.send_request(request).await.map_err(|e| e.to_string())?;
+    let response = tokio::time::timeout(SILENCE, sender.send_request(request)).await.map_err(|_| silent())?;
+    let response = response.map_err(|e| e.to_string())?;
     match response.status() {
         StatusCode::OK | StatusCode::NO_CONTENT => Ok(response.into_body()),
         status => {
@@ -93,6 +94,10 @@ async fn send(
             Err(errors.unwrap_or_else(|_| format!("it answers {status}")))
         }
     }
+}
+
+fn silent() -> String {
+    format!("it has said nothing for {} s", SILENCE.as_secs())
 }
 
 /// The lines of the stream.
@@ -110,7 +115,7 @@ impl Reader {
                 return Ok(std::mem::replace(&mut self.rest, after));
             }
             let frame = tokio::time::timeout(SILENCE, self.body.frame()).await;
-            match frame.map_err(|_| format!("it has said nothing for {} s", SILENCE.as_secs()))? {
+            match frame.map_err(|_| silent())? {
                 None => return Ok(Vec::new()),
                 Some(frame) => {
                     let frame = frame.map_err(|e| e.to_string())?;

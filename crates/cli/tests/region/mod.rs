@@ -72,13 +72,18 @@ pub fn options(name: &str) -> Options {
     }
 }
 
+/// Waits for the turn to have a region.
+pub fn turn() -> MutexGuard<'static, ()> {
+    TURN.lock().unwrap_or_else(|e| e.into_inner())
+}
+
 /// Brings it up; `None`: not root; the test is skipped.
 #[track_caller]
 pub fn region_with(options: &Options) -> Option<Region> {
     if !skip::have_root("to make network namespaces") {
         return None;
     }
-    let turn = TURN.lock().unwrap_or_else(|e| e.into_inner());
+    let turn = turn();
     let names = Names::new(&options.suffix);
     match lab::up(options, &Progress::new(true)) {
         Ok(lab) => Some(Region { lab: Some(lab), names, _turn: turn }),

@@ -3,6 +3,7 @@
 
 use anyhow::Context;
 use commandline::output::{print_as_it_is, say, show, Format};
+use lab::demo::{table, ALONE_MEANS};
 use lab::progress::Progress;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -10,7 +11,8 @@ use std::process::ExitCode;
 /// Bring up a whole region on this machine in network namespaces.
 ///
 /// Two hosts with ordinary Linux VXLAN devices, six virtual machines in three VPCs with overlapping addresses, a router
-/// as underlay, and a gateway that runs `tunny node` with XDP in native mode. Needs root. All names begin with `tny-`.
+/// as underlay, and a gateway that runs `tunny node` with XDP in native mode; of the demo two clusters of two gateways, and a controller.
+/// Needs root. All names begin with `tny-`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Part of all names, so that several labs can run side by side.
@@ -22,11 +24,22 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Bring the region up and leave it up.
-    Up(Shape),
+    /// Bring a region of one gateway up and leave it up.
+    Up {
+        #[command(flatten)]
+        shape: Shape,
+        /// Uplinks of the gateway; with two the router and the gateway spread over both.
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+        uplinks: u8,
+        /// Build everything but the gateway's process, to run it by hand.
+        #[arg(long)]
+        no_node: bool,
+    },
     /// Remove all of it, also what a crash has left.
     Down,
-    /// Bring the region up, run the traffic, print the table of routes, remove the region.
+    /// Bring up a region of two clusters with a controller, run the traffic, print the table of what happened, remove the region.
+    ///
+    /// Exit status 1: a row is not as expected.
     Demo {
         #[command(flatten)]
         shape: Shape,
@@ -36,9 +49,6 @@ enum Command {
         /// Seconds of each TCP transfer.
         #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=60))]
         seconds: u32,
-        /// A region with a controller: two clusters of two gateways each, hosts that run the host agent, a tenant that moves.
-        #[arg(long)]
-        region: bool,
     },
     /// Say what is up.
     Status,
@@ -49,15 +59,9 @@ struct Shape {
     /// MTU of the underlay at first.
     #[arg(long, default_value_t = 1500, value_parser = clap::value_parser!(u32).range(1400..=9000))]
     mtu: u32,
-    /// Uplinks of the gateway; with two the router and the gateway spread over both.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
-    uplinks: u8,
     /// Engine of the gateway, as in the Gateway's spec.engine.
     #[arg(long, default_value = "native")]
     engine: String,
-    /// Build everything but the gateway's process, to run it by hand.
-    #[arg(long)]
-    no_node: bool,
     /// The gateway's program [default: tunny beside this program].
     #[arg(long, value_name = "FILE")]
     tunny: Option<PathBuf>,
@@ -73,9 +77,7 @@ impl Shape {
         Ok(lab::Options {
             suffix: suffix.to_string(),
             mtu: self.mtu,
-            uplinks: self.uplinks as usize,
             engine: self.engine.clone(),
-            node: !self.no_node,
             ..lab::Options::new(tunny)
         })
     }
@@ -88,7 +90,9 @@ pub fn run(args: Args, format: Format) -> anyhow::Result<ExitCode> {
         "--suffix is at most 12 lower-case letters and digits"
     );
     match args.command {
-        Command::Up(shape) => up(&shape.options(&args.suffix)?)?,
+        Command::Up { shape, uplinks, no_node } => {
+            up(&lab::Options { uplinks: uplinks as usize, node: !no_node, ..shape.options(&args.suffix)? })?
+        }
         Command::Down => {
             let removed = lab::down(&args.suffix)?;
             show(format, &serde_json::json!({ "removed": removed }), |_| match removed.len() {
@@ -97,16 +101,16 @@ pub fn run(args: Args, format: Format) -> anyhow::Result<ExitCode> {
             })?
         }
         Command::Status => show(format, &lab::status(&args.suffix), |status| status.to_string())?,
-        Command::Demo { shape, keep, seconds, region } => {
+        Command::Demo { shape, keep, seconds } => {
             let options = lab::Options { keep, seconds, ..shape.options(&args.suffix)? };
-            let rows = if region { lab::controlled::demo(&options)? } else { lab::demo(&options)? };
+            let rows = lab::demo(&options)?;
             match format {
                 // It has colours.
-                Format::Table => print_as_it_is(&format!("{}\n", lab::demo::table(&rows)))?,
+                Format::Table => print_as_it_is(&format!("{}\n{ALONE_MEANS}\n", table(&rows)))?,
                 _ => show(format, &rows, |_| String::new())?,
             }
-            if keep && !region {
-                say(lab::demo::look_around(&options));
+            if keep {
+                say(lab::controlled::look_around(&options));
             }
             let good = rows.iter().all(|row| row.problems.is_empty());
             return Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE });
@@ -121,7 +125,7 @@ fn up(options: &lab::Options) -> anyhow::Result<()> {
     match lab::up(options, &progress) {
         Ok(_) => {
             progress.done();
-            say(lab::demo::look_around(options));
+            say(lab::lifecycle::look_around(options));
             Ok(())
         }
         Err(error) => {
