@@ -176,7 +176,7 @@ fn make(args: InitArgs) -> anyhow::Result<ExitCode> {
     let mut names = args.names;
     names.extend(["localhost", "127.0.0.1", "::1"].map(String::from));
     names.dedup();
-    let store = (!args.etcd.is_empty()).then(|| StoreConfig {
+    let store = (!args.etcd.is_empty()).then_some(StoreConfig {
         etcd: EtcdConfig {
             endpoints: args.etcd,
             prefix: args.etcd_prefix,
