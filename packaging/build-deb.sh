@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds target/debian/tunny_VERSION_ARCH.deb from target/release/tunny and the tunny-lab beside it.
+# Builds target/debian/tunny_VERSION_ARCH.deb from target/release/tunny and the tunny-lab beside it, and tunny-controller_VERSION_all.deb, which
+# runs the same tunny as the controller of a region.
 # TUNNY_BINARY names another tunny; TUNNY_DEB_COMPRESS=1 packs faster and larger (CI).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -22,7 +23,7 @@ arch=$(dpkg --print-architecture)
 root=target/debian/root doc=target/debian/root/usr/share/doc/tunny
 rm -rf "$root"
 
-for unit in tunny.service tunny@.service tunny-agent.service; do
+for unit in tunny.service tunny@.service tunny-agent.service tunny-host-agent.service; do
     install -Dm644 "packaging/$unit" "$root/lib/systemd/system/$unit"
 done
 install -Dm644 packaging/tunny.sysusers "$root/usr/lib/sysusers.d/tunny.conf"
@@ -46,7 +47,7 @@ for page in README.md docs/tour.md docs/operations.md docs/reference/*.md; do
     install -Dm644 "$page" "$doc/$(basename "$page")"
 done
 install -Dm644 packaging/copyright "$doc/copyright"
-for file in examples/*.yaml packaging/grafana/*.json packaging/prometheus/*.rules.yaml; do
+for file in examples/*.yaml packaging/host-agent.env packaging/grafana/*.json packaging/prometheus/*.rules.yaml; do
     install -Dm644 "$file" "$doc/examples/$(basename "$file")"
 done
 install -Dm644 CHANGELOG.md "$doc/changelog"
@@ -81,8 +82,40 @@ Description: Multi-tenant VXLAN gateway with an XDP fast path
  plans tables for a switch chip; the gateway does not need it.
  Upgrading this package does not interrupt what the fast path forwards.
 CONTROL
-(cd "$root" && find . -type f ! -path './DEBIAN/*' -printf '%P\0' | sort -z | xargs -0 md5sum) >"$root/DEBIAN/md5sums"
-output=target/debian/tunny_${version}_${arch}.deb
-rm -f target/debian/tunny_*.deb
-dpkg-deb --root-owner-group ${TUNNY_DEB_COMPRESS:+-Zgzip -z"$TUNNY_DEB_COMPRESS"} --build "$root" "$output" >/dev/null
-echo "$output"
+# pack FOLDER NAME_VERSION_ARCH
+pack() {
+    (cd "$1" && find . -type f ! -path './DEBIAN/*' -printf '%P\0' | sort -z | xargs -0 md5sum) >"$1/DEBIAN/md5sums"
+    rm -f "target/debian/${2%%_*}"_*.deb
+    dpkg-deb --root-owner-group ${TUNNY_DEB_COMPRESS:+-Zgzip -z"$TUNNY_DEB_COMPRESS"} --build "$1" "target/debian/$2.deb" >/dev/null
+    echo "target/debian/$2.deb"
+}
+pack "$root" "tunny_${version}_$arch"
+
+# The controller's package has no program: a unit, a user and a folder for what `tunny controller init` makes.
+own=target/debian/controller-root doc=target/debian/controller-root/usr/share/doc/tunny-controller
+rm -rf "$own"
+install -Dm644 packaging/tunny-controller.service "$own/lib/systemd/system/tunny-controller.service"
+install -Dm644 packaging/controller/sysusers "$own/usr/lib/sysusers.d/tunny-controller.conf"
+install -Dm644 packaging/copyright "$doc/copyright"
+install -Dm644 examples/controller.yaml "$doc/examples/controller.yaml"
+packaging/debian-changelog.sh "$version" "$maintainer" | sed 's/^tunny (/tunny-controller (/' >"$doc/changelog.Debian"
+gzip -9n "$doc/changelog.Debian"
+for script in postinst prerm postrm; do
+    install -Dm755 "packaging/controller/$script" "$own/DEBIAN/$script"
+done
+cat >"$own/DEBIAN/control" <<CONTROL
+Package: tunny-controller
+Version: $version
+Architecture: all
+Maintainer: $maintainer
+Installed-Size: $(du -sk --exclude=DEBIAN "$own" | cut -f1)
+Section: net
+Priority: optional
+Depends: tunny (= $version)
+Description: Controller of a region of Tunny gateways
+ Keeps in one place what a region of several clusters should be, tells each
+ gateway its part and verifies that it is in force; places tenants on clusters
+ and moves them without loss; serves a dashboard. Runs the program of the
+ package tunny. Without it gateways forward, and start, by what they have.
+CONTROL
+pack "$own" "tunny-controller_${version}_all"

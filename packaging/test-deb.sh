@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs the package in a throwaway copy of this system (an overlay in namespaces of its own), runs the unit's command line as
 # the unit would: its user, capabilities, limits and read-only file system; checks what systemd would filter; upgrades while
-# two hosts ping each other through the node, which must lose nothing; removes and purges. Needs root, overlayfs, and
+# two hosts ping each other through the node, which must lose nothing; removes and purges; makes a region with the controller's package, upgrades
+# it, and lets the host agent follow it. Needs root, overlayfs, and
 # Debian's dpkg, systemd-analyze, strace and lintian; no running systemd: a stub of systemctl does what its services would.
-# test-deb.sh [NEW.deb [OLD.deb]]: without OLD the upgrade is from the same files under a lower version.
+# test-deb.sh [NEW.deb [OLD.deb]]: without OLD the upgrade is from the same files under a lower version. The controller's package lies beside NEW.deb.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 say() { echo "deb-test: $*"; }
@@ -15,19 +16,31 @@ if [ "${1:-}" != inside ] && [ "${1:-}" != systemctl ]; then
     done
     deb=$(realpath "${1:-$(ls -t target/debian/tunny_*.deb 2>/dev/null | head -1)}")
     [ -f "$deb" ] || { echo "deb-test: there is no package; run make deb first" >&2; exit 1; }
+    controller=$(ls -t "$(dirname "$deb")"/tunny-controller_*.deb 2>/dev/null | head -1)
+    [ -f "$controller" ] || { echo "deb-test: the controller's package is not beside $deb; run make deb first" >&2; exit 1; }
     say "lintian"
-    lintian --allow-root --fail-on error --tag-display-limit 0 "$deb"
+    lintian --allow-root --fail-on error --tag-display-limit 0 "$deb" "$controller"
     work=$(mktemp -d /var/tmp/tunny-deb-XXXXXX)
     trap 'rm -rf "$work"' EXIT
-    mkdir "$work/copy" "$work/old"
+    mkdir "$work/copy" "$work/debs"
+    cp "$deb" "$work/debs/tunny.deb"
+    cp "$controller" "$work/debs/controller.deb"
+    # older PACKAGE: the same files under a lower version, as old-PACKAGE.
+    older() {
+        dpkg-deb -R "$work/debs/$1.deb" "$work/$1"
+        sed -i 's/^Version: .*/Version: 0.0.1-1/; s/tunny (= .*)/tunny (= 0.0.1-1)/' "$work/$1/DEBIAN/control"
+        dpkg-deb --root-owner-group -Zgzip -z1 -b "$work/$1" "$work/debs/old-$1.deb" >/dev/null
+    }
+    older controller
     if [ -n "${2:-}" ]; then
-        cp "$2" "$work/old.deb"
+        cp "$2" "$work/debs/old-tunny.deb"
+        version=$(dpkg-deb -f "$2" Version)
+        sed -i "s/^Version: .*/Version: $version/; s/tunny (= .*)/tunny (= $version)/" "$work/controller/DEBIAN/control"
+        dpkg-deb --root-owner-group -Zgzip -z1 -b "$work/controller" "$work/debs/old-controller.deb" >/dev/null
     else
-        dpkg-deb -R "$deb" "$work/old"
-        sed -i 's/^Version: .*/Version: 0.0.1-1/' "$work/old/DEBIAN/control"
-        dpkg-deb --root-owner-group -Zgzip -z1 -b "$work/old" "$work/old.deb" >/dev/null
+        older tunny
     fi
-    unshare --mount --net --ipc --uts --propagation private "$PWD/packaging/test-deb.sh" inside "$deb" "$work/old.deb" "$work/copy"
+    unshare --mount --net --ipc --uts --propagation private "$PWD/packaging/test-deb.sh" inside "$work/debs" "$work/copy"
     exit 0
 fi
 
@@ -35,10 +48,11 @@ unit=/lib/systemd/system/tunny.service
 fail() { echo "deb-test: FAILED: $*" >&2; [ ! -f /tmp/tunny.log ] || tail -20 /tmp/tunny.log >&2; exit 1; }
 
 value() { sed -n "s/^$1=//p" "${2:-$unit}"; }
-# Runs a command as a unit would: user, rights, limits and read-only file system. as_unit UNIT LOG COMMAND...
+# Runs a command as a unit would: user, rights, limits and read-only file system, until it says what it must. as_unit UNIT LOG SAYS COMMAND...
 as_unit() {
-    local of=$1 log=$2 capabilities
-    shift 2
+    local of=$1 log=$2 says=$3 capabilities user
+    shift 3
+    user=$(value User "$of")
     capabilities=$(value CapabilityBoundingSet "$of" | tr 'A-Z ' 'a-z,' | sed 's/cap_/+/g')
     if ! (ulimit -l unlimited) 2>/dev/null && [ -n "$capabilities" ]; then
         # The limit of locked memory cannot be raised here; CAP_IPC_LOCK stands for LimitMEMLOCK=infinity.
@@ -48,47 +62,58 @@ as_unit() {
     : >"$log"
     # ProtectSystem=strict, with the folders that the unit makes writable.
     unshare --mount --propagation private /bin/bash -euc '
-        for folder in /var/lib/tunny /var/log/tunny /run/tunny /sys/fs/bpf /tmp; do mount --bind "$folder" "$folder"; done
+        for folder in /var/lib/tunny /var/lib/tunny-controller /var/log/tunny /run/tunny /sys/fs/bpf /tmp; do
+            [ ! -d "$folder" ] || mount --bind "$folder" "$folder"
+        done
         mount -o remount,bind,ro /
         ulimit -l unlimited 2>/dev/null || true
         ulimit -n 65536 2>/dev/null || true
         umask "$1"
         shift
-        exec "$@"' sh "$(value UMask "$of")" "${trace[@]}" setpriv --reuid tunny --regid tunny --init-groups --no-new-privs \
+        exec "$@"' sh "$(value UMask "$of")" "${trace[@]}" setpriv --reuid "$user" --regid "$user" --init-groups --no-new-privs \
         --bounding-set "$capabilities" --inh-caps "$capabilities" --ambient-caps "$capabilities" \
         "$@" >"$log" 2>&1 </dev/null &
     for _ in $(seq 300); do
-        grep -q 'listening on' "$log" && return
+        grep -q "$says" "$log" && return
         kill -0 $! 2>/dev/null || { cat "$log" >&2; fail "$1 ended at once"; }
         sleep 0.1
     done
-    fail "$1 does not listen"
+    cat "$log" >&2
+    fail "$1 does not say: $says"
 }
 running() { tunny get status -o json 2>/dev/null | sed -n 's/.*"pid": \([0-9]*\).*/\1/p'; }
-start() { as_unit "$unit" /tmp/tunny.log $(value ExecStart); }
-stop() {
-    local pid
-    pid=$(running)
-    kill -TERM "$pid"
+start() { as_unit "$unit" /tmp/tunny.log 'listening on' $(value ExecStart); }
+end() {
+    kill -TERM "$1"
     for _ in $(seq 100); do
-        kill -0 "$pid" 2>/dev/null || return 0
+        kill -0 "$1" 2>/dev/null || return 0
         sleep 0.1
     done
-    fail "the node does not end"
+    fail "$1 does not end"
 }
+stop() { end "$(running)"; }
+# The controller, and who asks it.
+of_controller=/lib/systemd/system/tunny-controller.service
+region=/var/lib/tunny-controller
+start_controller() { as_unit "$of_controller" /tmp/controller.log 'listening on' $(value ExecStart "$of_controller"); }
+ask() { tunny --server https://localhost:6474 --ca $region/ca.crt --cert $region/operator.crt --key $region/operator.key "$@"; }
+leading() { ask get status -o 'jsonpath={.pid}' 2>/dev/null; }
 trace=()
 
 # What the package's scripts ask of systemd, done for the one service that may run here.
 if [ "$1" = systemctl ]; then
     echo "$*" >>/tmp/systemctl
-    case "$2" in
-    try-restart) [ -z "$(running)" ] || { stop; start; } ;;
-    stop) [ -z "$(running)" ] || stop ;;
+    case "$2 ${3:-}" in
+    'try-restart tunny.service') [ -z "$(running)" ] || { stop; start; } ;;
+    'stop tunny.service') [ -z "$(running)" ] || stop ;;
+    'try-restart tunny-controller.service') [ -z "$(leading)" ] || { end "$(leading)"; start_controller; } ;;
+    'stop tunny-controller.service') [ -z "$(leading)" ] || end "$(leading)" ;;
     esac
     exit 0
 fi
 
-deb=$2 old=$3 work=$4
+debs=$2 work=$3
+deb=$debs/tunny.deb old=$debs/old-tunny.deb
 if [ -z "${TUNNY_DEB_CHROOT:-}" ]; then
     # The copy: everything that is written goes to memory, and ends with the namespace.
     mount -t tmpfs tmpfs "$work"
@@ -98,22 +123,28 @@ if [ -z "${TUNNY_DEB_CHROOT:-}" ]; then
     mount -t tmpfs tmpfs "$work/root/run"
     mount -t tmpfs tmpfs "$work/root/tmp"
     mount -t bpf bpf "$work/root/sys/fs/bpf"
-    mkdir -p "$work/root/run/here/packaging" "$work/root/run/systemd/system"
-    cp "$deb" "$work/root/run/tunny.deb"
-    cp "$old" "$work/root/run/old.deb"
+    mkdir -p "$work/root/run/here/packaging" "$work/root/run/systemd/system" "$work/root/run/debs"
+    cp "$debs"/*.deb "$work/root/run/debs/"
     cp packaging/test-deb.sh "$work/root/run/here/packaging/"
     printf '#!/bin/sh\nexec /run/here/packaging/test-deb.sh systemctl "$@"\n' >"$work/root/usr/local/bin/systemctl"
     chmod 755 "$work/root/usr/local/bin/systemctl"
     status=0
     TUNNY_DEB_CHROOT=1 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin chroot "$work/root" \
-        /run/here/packaging/test-deb.sh inside /run/tunny.deb /run/old.deb / || status=$?
+        /run/here/packaging/test-deb.sh inside /run/debs / || status=$?
     umount -l "$work"
     exit $status
 fi
 
 # From here on inside the copy. Whatever fails, no node stays behind.
-trap 'kill -9 $(running) $(jobs -p) 2>/dev/null || true' EXIT
-install() { dpkg -i "$1" >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log >&2; fail "dpkg -i $1"; }; }
+trap 'kill -9 $(running) $(leading) $(jobs -p) 2>/dev/null || true' EXIT
+install() { dpkg -i "$@" >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log >&2; fail "dpkg -i $*"; }; }
+purge() { dpkg -P "$@" >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log >&2; fail "dpkg -P $*"; }; }
+verify() {
+    # Units that this system lacks are not ours to complain about.
+    systemd-analyze verify --recursive-errors=no "/lib/systemd/system/$1" 2>&1 | grep -F tunny >/tmp/verify &&
+        { cat /tmp/verify >&2; fail "systemd-analyze verify $1"; }
+    systemd-analyze security --offline=yes --threshold=30 "/lib/systemd/system/$1" | tail -1
+}
 # A host with one VM, behind its own uplink of the gateway: host N. Neighbours are permanent: ARP is the software path's, and
 # this test is about the fast one.
 host() {
@@ -178,11 +209,8 @@ done
 tunny validate /usr/share/doc/tunny/examples/region.yaml >/dev/null || fail "the example is not valid"
 
 say "the units"
-for each in tunny.service tunny@.service tunny-agent.service; do
-    # Units that this system lacks are not ours to complain about.
-    systemd-analyze verify --recursive-errors=no "/lib/systemd/system/$each" 2>&1 | grep -F tunny >/tmp/verify &&
-        { cat /tmp/verify >&2; fail "systemd-analyze verify $each"; }
-    systemd-analyze security --offline=yes --threshold=30 "/lib/systemd/system/$each" | tail -1
+for each in tunny.service tunny@.service tunny-agent.service tunny-host-agent.service; do
+    verify "$each"
 done
 
 cat >/etc/tunny/gateway.yaml <<YAML
@@ -280,7 +308,7 @@ trace=()
 say "an upgrade while the node forwards"
 mkdir -p /var/log/tunny
 touch /var/log/tunny/sessions.log
-dpkg -P tunny >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log >&2; fail "dpkg -P"; }
+purge tunny
 [ ! -e /sys/fs/bpf/tunny/default ] || fail "removal left the fast path on the ports"
 install "$old"
 cp /tmp/gateway.yaml /etc/tunny/gateway.yaml
@@ -317,7 +345,7 @@ tunny get status -o json | tr -d ' \n' | grep -q '"took_over":false' || fail "ta
 sleep 1
 nothing_lost
 say "$sent packets sent and answered during the change of layouts, none lost"
-grep -q "try-restart tunny.service tunny@\*.service tunny-agent.service" /tmp/systemctl || fail "not all services are restarted"
+grep -q "try-restart tunny.service tunny@\*.service tunny-agent.service tunny-host-agent.service" /tmp/systemctl || fail "not all services are restarted"
 stop
 
 say "the agent, as its user, with its rights"
@@ -325,7 +353,7 @@ mkdir -p /run/tunny/agent /var/lib/tunny/agent
 head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' >/etc/tunny/agent.key
 chmod 600 /etc/tunny/agent.key
 chown -R tunny:tunny /run/tunny /var/lib/tunny /etc/tunny/agent.key
-as_unit /lib/systemd/system/tunny-agent.service /tmp/agent.log $(value ExecStart /lib/systemd/system/tunny-agent.service)
+as_unit /lib/systemd/system/tunny-agent.service /tmp/agent.log 'listening on' $(value ExecStart /lib/systemd/system/tunny-agent.service)
 kill -TERM $!
 wait $! || true
 
@@ -339,6 +367,73 @@ install "$deb"
 dpkg -r tunny >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log >&2; fail "dpkg -r"; }
 [ ! -e /sys/fs/bpf/tunny/default ] || fail "removal left the fast path on the ports"
 [ -d /var/lib/tunny ] || fail "removal took the state away"
-dpkg -P tunny >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log >&2; fail "dpkg -P"; }
+purge tunny
 if [ -e /var/lib/tunny ] || [ -e /var/log/tunny ] || [ -e /etc/tunny ]; then fail "purge left something"; fi
+
+say "the controller's package: install, init, start"
+install "$old" "$debs/old-controller.deb"
+verify tunny-controller.service
+id tunny-controller >/dev/null || fail "there is no user tunny-controller"
+tunny controller init $region --region north --name ctl.example
+# As systemd makes it the service's own before the start.
+own_region() {
+    chown -R "$(value User "$of_controller"):" $region
+    chmod "$(value StateDirectoryMode "$of_controller")" $region
+}
+own_region
+start_controller
+ask apply --yes - <<YAML
+apiVersion: tunny/v1
+kind: Cluster
+metadata: {name: c}
+spec: {addresses: [192.0.2.9]}
+---
+apiVersion: tunny/v1
+kind: Vpc
+metadata: {name: red}
+spec: {vni: 77}
+---
+apiVersion: tunny/v1
+kind: Tenant
+metadata: {name: red}
+spec: {vpcs: [red], cluster: c}
+---
+apiVersion: tunny/v1
+kind: Role
+metadata: {name: host-7}
+spec: {access: host}
+YAML
+
+say "an upgrade of the controller while it runs"
+pid=$(leading)
+install "$deb" "$debs/controller.deb"
+[ "$(leading)" != "$pid" ] || fail "the upgrade did not restart the controller"
+[ "$(ask get tenant/red -o 'jsonpath={.spec.cluster}')" = c ] || fail "an upgrade lost an object"
+
+say "the host agent, as its user, with its rights"
+ip link add vx77 type vxlan id 77 local 192.0.2.1 dstport 4790 nolearning
+ip link set vx77 up
+cp $region/ca.crt /etc/tunny/
+ask credential create host-7 --certificate --out /etc/tunny/host-7
+chown root:tunny /etc/tunny/host-7.*
+chmod 640 /etc/tunny/host-7.*
+sed 's/ctl.example/localhost/' /usr/share/doc/tunny/examples/host-agent.env >/etc/tunny/host-agent.env
+of_agent=/lib/systemd/system/tunny-host-agent.service
+as_unit "$of_agent" /tmp/host-agent.log 'VNI 77 goes to 192.0.2.9' env $(grep '^TUNNY_' /etc/tunny/host-agent.env) $(value ExecStart "$of_agent")
+agent=$!
+bridge fdb show dev vx77 | grep -q '^00:00:00:00:00:00 dst 192.0.2.9 ' || fail "vx77 does not lead to the cluster"
+kill -TERM $agent
+wait $agent || true
+
+say "removal and purge of the controller"
+pid=$(leading)
+dpkg -r tunny-controller >/tmp/dpkg.log 2>&1 || { cat /tmp/dpkg.log >&2; fail "dpkg -r tunny-controller"; }
+! kill -0 "$pid" 2>/dev/null || fail "removal left the controller running"
+[ -s $region/ca.key ] || fail "removal took the region away"
+install "$debs/controller.deb"
+start_controller
+[ "$(ask get tenant/red -o name)" = tenant/red ] || fail "the region is not there after a removal"
+end "$(leading)"
+purge tunny-controller tunny
+[ ! -e $region ] || fail "purge left the region"
 say "all is well"

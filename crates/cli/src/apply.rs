@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `tunny apply`: the plan, then all of it or nothing.
 
-use crate::output::{print, print_as_it_is, say, Format, Patience};
+use crate::output::{print, print_as_it_is, say, Patience};
 use crate::Global;
 use anyhow::Context;
 use node::body::write_document;
@@ -109,7 +109,7 @@ pub fn change_by(request: &str, body: &[u8], agreed: &Agreed, global: &Global) -
         if agreed.dry_run || plan.empty {
             return finish(&plan, global, true);
         }
-        if global.output == Format::Table {
+        if global.output.is_table() {
             print_as_it_is(&colored(&plan.text))?;
         }
         if !std::io::stdin().is_terminal() {
@@ -173,7 +173,7 @@ fn finish(report: &ApplyReport, global: &Global, plan: bool) -> anyhow::Result<E
 }
 
 fn tell(report: &ApplyReport, global: &Global, plan: bool) -> anyhow::Result<()> {
-    if global.output != Format::Table {
+    if !global.output.is_table() {
         return crate::output::show(global.output, report, |_| String::new());
     }
     if plan {

@@ -129,7 +129,7 @@ fn write(file: &mut Option<File>, event: &abi::Event, time_ns: u64, format: Form
         format!("{} > {} {}", k.source, k.destination, node::flows::protocol_name(k.protocol))
     });
     let seconds = time_ns as f64 / 1e9;
-    if format == Format::Table {
+    if format.is_table() {
         return print(&format!(
             "{seconds:.6} {kind} {reason} ({stage}) vni {} {} bytes {flow}\n",
             event.vni, event.length

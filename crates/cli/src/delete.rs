@@ -9,14 +9,15 @@ use std::process::ExitCode;
 
 /// Remove objects from the configuration of a node, or with --server of a region.
 ///
-/// Either KIND and NAMES, or --file with documents that name what goes. Objects that others refer to cannot go alone.
+/// Either KIND and NAMES, or KIND/NAME of each as `tunny get -o name` has it, or --file with documents that name what goes. Objects that others refer
+/// to cannot go alone.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Kind, as in the documents, in lower case: vm, route, publicpool, …
+    /// Kind, as in the documents, in lower case: vm, route, publicpool, …; or KIND/NAME.
     #[arg(required_unless_present = "files")]
     kind: Option<String>,
     /// Names.
-    #[arg(value_name = "NAME", required_unless_present = "files")]
+    #[arg(value_name = "NAME")]
     names: Vec<String>,
     /// Files or folders with documents of what goes.
     #[arg(short = 'f', long = "file", value_name = "FILE", conflicts_with_all = ["kind", "names"])]
@@ -40,15 +41,20 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let mut body = crate::apply::read(&args.files)?;
     let mut mode = "delete=true";
     if let Some(kind) = &args.kind {
-        let kind = Kind::from_name(kind).ok_or_else(|| anyhow::anyhow!(Kind::unknown(kind)))?;
+        let whole = kind.contains('/');
+        let words =
+            if whole { std::iter::once(kind).chain(&args.names).collect() } else { args.names.iter().collect() };
+        let words: Vec<&String> = words;
+        anyhow::ensure!(!words.is_empty(), "a NAME is missing: which {kind} is to go?");
         // One that is named twice goes once.
-        let mut seen = std::collections::HashSet::new();
-        let names: Vec<_> = args
-            .names
-            .iter()
-            .filter(|n| seen.insert(n.as_str()))
-            .map(|n| serde_json::json!([kind.name(), n]))
-            .collect();
+        let (mut seen, mut names) = (std::collections::HashSet::new(), Vec::new());
+        for word in words {
+            let (kind, name) = if whole { crate::named(word, None)? } else { (kind.as_str(), word.as_str()) };
+            let kind = Kind::from_name(kind).ok_or_else(|| anyhow::anyhow!(Kind::unknown(kind)))?;
+            if seen.insert((kind, name)) {
+                names.push(serde_json::json!([kind.name(), name]));
+            }
+        }
         write_document(&mut body, "names", serde_json::Value::from(names).to_string().as_bytes());
         mode = "names=true";
     }

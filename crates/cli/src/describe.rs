@@ -1,26 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `tunny describe`: an object of a region, and on which nodes it is.
+//! `tunny describe`: an object, and where it is in force: on which nodes of a region, or in the tables of this node.
 
 use crate::output::{self, show, table, Format};
 use crate::Global;
+use anyhow::Context;
 use controller::types::Description;
-use node::client::escape;
+use model::Kind;
+use node::client::{escape, Client};
+use node::types::Status;
+use serde::Serialize;
+use serde_json::Value;
 use std::process::ExitCode;
 
-/// Show an object of a region, when it changed last, and on each node that should have it whether it is installed, and found in the memory of its tables.
+/// Show an object with what became of it.
+///
+/// With --server an object of a region: when it changed last, and on each node that should have it whether it is installed, and found in the memory
+/// of its tables. Without, an object of a node, and whether the tables have it.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Kind, as in the documents, in lower case.
+    /// Kind, as in the documents, in lower case; or KIND/NAME.
     kind: String,
     /// Name.
-    name: String,
+    name: Option<String>,
 }
 
 /// Runs the command.
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
-    let client = global.region_client()?;
-    let found: Description = client.get(&format!("/v1/describe/{}/{}", escape(&args.kind), escape(&args.name)))?;
-    if global.output != Format::Table {
+    let client = global.client()?;
+    let (kind, name) = crate::named(&args.kind, args.name.as_deref())?;
+    if !client.is_remote() {
+        return of_node(&client, kind, name, global.output);
+    }
+    let found: Description = client.get(&format!("/v1/describe/{}/{}", escape(kind), escape(name)))?;
+    if !global.output.is_table() {
         show(global.output, &found, |_| String::new())?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -40,5 +52,35 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     };
     let text = format!("{}\nrevision   {}\n\n{nodes}", output::yaml(&found.object).trim_end(), found.revision);
     output::print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// An object of a node.
+#[derive(Serialize)]
+struct OnNode {
+    object: Value,
+    /// The generation of the configuration.
+    generation: u64,
+    /// Whether the tables have it; of kinds that tables do not have, nothing.
+    tables: Option<bool>,
+}
+
+fn of_node(client: &Client, kind: &str, name: &str, format: Format) -> anyhow::Result<ExitCode> {
+    let kind = Kind::from_name(kind).ok_or_else(|| anyhow::anyhow!(Kind::unknown(kind)))?;
+    let path = format!("/v1/objects/{}?name={}", kind.name().to_lowercase(), escape(name));
+    let object = client.list::<Value>(&path)?.pop().with_context(|| format!("there is no {kind} named `{name}`"))?;
+    let tables = match matches!(kind, Kind::Nc | Kind::Vpc | Kind::Vm | Kind::Route) {
+        true => Some(client.list::<Value>(&format!("{path}&tables=true")).is_ok_and(|found| !found.is_empty())),
+        false => None,
+    };
+    let found = OnNode { object, generation: client.get::<Status>("/v1/status")?.generation, tables };
+    show(format, &found, |found| {
+        let tables = match found.tables {
+            Some(true) => "have it",
+            Some(false) => "do NOT have it",
+            None => "have no objects of this kind",
+        };
+        format!("{}\ngeneration {}\ntables     {tables}\n", output::yaml(&found.object).trim_end(), found.generation)
+    })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -19,10 +19,10 @@ use std::process::{Command, ExitCode};
 /// Exit status 0 if the object is now as written.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Kind, as in the documents, in lower case.
+    /// Kind, as in the documents, in lower case; or KIND/NAME.
     kind: String,
     /// Name.
-    name: String,
+    name: Option<String>,
     /// Do not ask.
     #[arg(short, long)]
     yes: bool,
@@ -33,13 +33,14 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
-    let kind = Kind::from_name(&args.kind).ok_or_else(|| anyhow::anyhow!(Kind::unknown(&args.kind)))?;
+    let (word, name) = crate::named(&args.kind, args.name.as_deref())?;
+    let kind = Kind::from_name(word).ok_or_else(|| anyhow::anyhow!(Kind::unknown(word)))?;
     let glass = crate::apply::break_glass(args.break_glass, global)?;
     let client = global.client()?;
     let mut found = Vec::new();
-    let path = format!("/v1/objects/{}?name={}", escape(&args.kind), escape(&args.name));
+    let path = format!("/v1/objects/{}?name={}", escape(word), escape(name));
     client.lines(&path, |line| serde_json::from_slice::<Value>(line).map(|object| found.push(object)))??;
-    let object = found.pop().with_context(|| format!("there is no {kind} named `{}`", args.name))?;
+    let object = found.pop().with_context(|| format!("there is no {kind} named `{name}`"))?;
     let before = model::yaml_document(&object);
     let body = |text: &str| {
         let mut body = Vec::new();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `tunny events`: who changed what, and what else happened around a time.
 
+use crate::get::View;
 use crate::Global;
 use node::audit::Event;
 use std::process::ExitCode;
@@ -21,6 +22,9 @@ pub struct Args {
     /// So many at most, the latest; 0: no limit. Exit status 3 says that there are older ones.
     #[arg(long, default_value_t = 0, value_name = "N")]
     limit: u64,
+    /// And then those that come, until interrupted.
+    #[arg(short, long)]
+    watch: bool,
 }
 
 /// A time as it was written.
@@ -57,7 +61,8 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let near = |e: &Event| {
         args.around.is_none_or(|time| e.time_ms.abs_diff(time.seconds(now) * 1000) <= args.within.saturating_mul(1000))
     };
-    crate::history::events(&global.client()?, args.limit, global.output, near)
+    let view = View { format: global.output, watch: args.watch, ..View::default() };
+    crate::history::events(&global.client()?, args.limit, &view, near)
 }
 
 /// A number of seconds, or one with a unit.

@@ -2,8 +2,9 @@
 //! `tunny get`: objects, tables, counters, water levels.
 
 use crate::listing;
-use crate::output::{self, page, show, table, Columns};
+use crate::output::{self, page, show, table, Columns, Format};
 use crate::Global;
+use commandline::jsonpath::JsonPath;
 use model::Kind;
 use node::client::{escape, Client};
 use node::rules::{RuleQuery, RuleView};
@@ -22,11 +23,14 @@ use std::process::ExitCode;
 /// A table has one header for each kind, and columns as wide as the first thousand rows ask for; a wider cell moves the rest of its row. Another
 /// header comes only where objects have a field that none before them had.
 ///
+/// With -w, `nodes`, `tenants`, `clusters`, `events`, `levels`, `neighbours` and objects are shown, and then what changes of them, until interrupted.
+/// -o name prints KIND/NAME a line, which `describe`, `edit` and `delete` take; -o wide has all columns.
+///
 /// Exit status 0: this is all that there is. 3: the list is cut at --limit, and there is more. `tunny get all -o yaml` writes everything
 /// that is configured, as it was when the listing began; `tunny apply --replace` takes it back.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// What to show: a kind of object, all, or status, counters, drops, vm-counters, levels, neighbours, underlay, sessions,
+    /// What to show: a kind of object, KIND/NAME, all, or status, counters, drops, vm-counters, levels, neighbours, underlay, sessions,
     /// states, migration, ports, rules, events.
     kind: String,
     /// Only the object with this name.
@@ -49,8 +53,59 @@ pub struct Args {
     /// Only of this VPC: of objects that belong to VPCs, vm-counters, counters, drops, sessions and ports.
     #[arg(long, value_name = "NAME")]
     vpc: Option<String>,
+    /// Sort by a field of each entry, as spec.vni or {.metadata.name}: numbers by value, also those in texts.
+    #[arg(long, value_name = "FIELD", value_parser = JsonPath::parse)]
+    sort_by: Option<JsonPath>,
+    /// And then what changes, until interrupted.
+    #[arg(short, long)]
+    watch: bool,
+    /// With -w only what changes.
+    #[arg(long, requires = "watch")]
+    watch_only: bool,
     #[command(flatten)]
     which: crate::sessions::Which,
+}
+
+/// How a view is to be shown.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// The format.
+    pub format: Format,
+    /// What entries are sorted by.
+    pub sort: Option<JsonPath>,
+    /// Show what changes, too.
+    pub watch: bool,
+    /// Show what changes alone.
+    pub only_changes: bool,
+}
+
+impl Default for View {
+    fn default() -> View {
+        View { format: Format::Table, sort: None, watch: false, only_changes: false }
+    }
+}
+
+impl View {
+    /// Shows entries that are fetched whole.
+    pub fn list<T: serde::Serialize>(
+        &self,
+        mut fetch: impl FnMut() -> anyhow::Result<Vec<T>>,
+        text: impl Fn(&[T]) -> String,
+    ) -> anyhow::Result<ExitCode> {
+        let sorted = || {
+            let mut list = fetch()?;
+            if let Some(sort) = &self.sort {
+                sort.sort(&mut list);
+            }
+            Ok(list)
+        };
+        if self.watch {
+            return crate::watch::view(self.format, self.only_changes, sorted, text);
+        }
+        let mut sorted = sorted;
+        show(self.format, &sorted()?, |list| text(list))?;
+        Ok(ExitCode::SUCCESS)
+    }
 }
 
 /// Entries of lists that may be long for people and short for questions.
@@ -60,10 +115,10 @@ const LIMIT: u64 = 1000;
 const STATES: [(&str, &[&str]); 13] = [
     ("status", &[]),
     ("counters", &["--vpc"]),
-    ("drops", &["--vpc"]),
-    ("vm-counters", &["NAME", "--vpc", "--limit", "--continue"]),
-    ("levels", &[]),
-    ("neighbours", &[]),
+    ("drops", &["--vpc", "--sort-by"]),
+    ("vm-counters", &["NAME", "--vpc", "--limit", "--continue", "--sort-by"]),
+    ("levels", &["--sort-by", "--watch"]),
+    ("neighbours", &["--sort-by", "--watch"]),
     ("underlay", &[]),
     (
         "sessions",
@@ -83,12 +138,12 @@ const STATES: [(&str, &[&str]); 13] = [
     ("states", &[]),
     ("migration", &["--limit"]),
     ("ports", &["--vpc", "--vm", "--public", "--public-port", "--limit"]),
-    ("rules", &["NAME", "--unused", "--limit"]),
-    ("events", &["--limit"]),
+    ("rules", &["NAME", "--unused", "--limit", "--sort-by"]),
+    ("events", &["--limit", "--sort-by", "--watch"]),
 ];
 
 /// Options that objects know, besides --vpc.
-const OF_OBJECTS: &[&str] = &["NAME", "--tables", "--limit", "--continue", "--fields"];
+const OF_OBJECTS: &[&str] = &["NAME", "--tables", "--limit", "--continue", "--fields", "--sort-by", "--watch"];
 
 /// The name of a view, for the other names that it goes by.
 fn view(kind: &str) -> &str {
@@ -126,6 +181,8 @@ fn check(args: &Args) -> anyhow::Result<()> {
         ("--unused", args.unused),
         ("--fields", args.fields.is_some()),
         ("--vpc", args.vpc.is_some()),
+        ("--sort-by", args.sort_by.is_some()),
+        ("--watch", args.watch),
     ]);
     for option in given.chain(args.which.given()).filter(|(_, given)| *given).map(|(name, _)| name) {
         if known.contains(&option) {
@@ -151,8 +208,12 @@ fn check(args: &Args) -> anyhow::Result<()> {
         alone("--limit", args.limit.is_some() && view(kind) != "rules")?;
     }
     if args.tables {
-        let given =
-            [("--vpc", args.vpc.is_some()), ("--fields", args.fields.is_some()), ("--continue", args.from.is_some())];
+        let given = [
+            ("--vpc", args.vpc.is_some()),
+            ("--fields", args.fields.is_some()),
+            ("--continue", args.from.is_some()),
+            ("--watch", args.watch),
+        ];
         for (option, given) in given {
             anyhow::ensure!(!given, "what the tables hold is listed whole: --tables does not know {option}");
         }
@@ -161,17 +222,22 @@ fn check(args: &Args) -> anyhow::Result<()> {
 }
 
 /// Runs the command.
-pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+pub fn run(mut args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let format = global.output;
+    if args.kind.contains('/') {
+        let (kind, name) = crate::named(&args.kind, args.name.as_deref())?;
+        (args.kind, args.name) = (kind.to_string(), Some(name.to_string()));
+    }
+    let args = args;
+    let own = View { format, sort: args.sort_by.clone(), watch: args.watch, only_changes: args.watch_only };
     if global.server.is_some() {
         let client = global.client()?;
-        let seen = crate::region::get(&client, view(&args.kind), args.name.as_deref(), args.limit, format)?;
+        let seen = crate::region::get(&client, view(&args.kind), args.name.as_deref(), args.limit, &own)?;
         let done = match seen {
             Some(done) => done,
             None => {
                 anyhow::ensure!(!args.tables, "a controller has no tables: --tables asks a node (leave --server)");
-                let path = path(&format!("/v1/objects/{}", escape(&args.kind)), &args);
-                listed(&client, &path, args.name.is_some(), format)?
+                objects(&client, &args, format)?
             }
         };
         crate::region::note_age(&client);
@@ -193,10 +259,10 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
             known_vpc(&client, args.vpc.as_deref())?;
             let mut rows = drops(&counters);
             rows.retain(|r| args.vpc.as_ref().is_none_or(|vpc| *vpc == r.vpc));
-            show(format, &rows, |rows| drops_text(rows))?;
+            return own.list(|| Ok(std::mem::take(&mut rows)), drops_text);
         }
-        "levels" => show(format, &client.get::<Vec<Level>>("/v1/levels")?, |list| levels(list))?,
-        "neighbours" => show(format, &client.get::<Vec<Neighbour>>("/v1/neighbours")?, |n| neighbours(n))?,
+        "levels" => return own.list(|| Ok(client.get::<Vec<Level>>("/v1/levels")?), levels),
+        "neighbours" => return own.list(|| Ok(client.get::<Vec<Neighbour>>("/v1/neighbours")?), neighbours),
         "underlay" => {
             let value: Value = client.get("/v1/underlay")?;
             show(format, &value, output::yaml)?;
@@ -206,22 +272,32 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         "migration" => return moved(client.get::<MigrationView>("/v1/migration")?, limit, format),
         "ports" => return crate::sessions::ports(&client, &args.which, args.vpc, limit, format),
         "rules" => return rules(&client, &args, limit, format),
-        "vm-counters" => return listing::show(&client, &path("/v1/vm-counters", &args), format, vm_counters),
-        "events" => return crate::history::events(&client, args.limit.unwrap_or(0), format, |_| true),
-        kind => {
-            let path = path(&format!("/v1/objects/{}", escape(kind)), &args);
-            return listed(&client, &path, args.name.is_some(), format);
+        "vm-counters" => {
+            return listing::show(&client, &path("/v1/vm-counters", &args), (format, vm_counters), args.sort_by)
         }
+        "events" => return crate::history::events(&client, args.limit.unwrap_or(0), &own, |_| true),
+        _ => return objects(&client, &args, format),
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Objects, or the one that is named.
-fn listed(client: &Client, path: &str, named: bool, format: output::Format) -> anyhow::Result<ExitCode> {
-    if !named {
-        return listing::show(client, path, format, objects_text);
+fn objects(client: &Client, args: &Args, format: Format) -> anyhow::Result<ExitCode> {
+    let path = path(&format!("/v1/objects/{}", escape(&args.kind)), args);
+    if args.watch {
+        let wanted = crate::watch::Wanted {
+            kind: &args.kind,
+            name: args.name.as_deref(),
+            vpc: args.vpc.as_deref(),
+            fields: args.fields.as_deref(),
+            only_changes: args.watch_only,
+        };
+        return crate::watch::objects(client, &path, &wanted, format, objects_text);
     }
-    match client.list::<Value>(path)?.as_slice() {
+    if args.name.is_none() {
+        return listing::show(client, &path, (format, objects_text), args.sort_by.clone());
+    }
+    match client.list::<Value>(&path)?.as_slice() {
         [one] => show(format, one, output::yaml)?,
         some => show(format, &some, |some| objects_text(some, &mut Columns::default()))?,
     }
@@ -264,11 +340,14 @@ fn shorten<T>(list: &mut Vec<T>, limit: u64) -> bool {
 }
 
 /// The rules of all security groups, or of one, with what they decided about.
-fn rules(client: &Client, args: &Args, limit: u64, format: output::Format) -> anyhow::Result<ExitCode> {
+fn rules(client: &Client, args: &Args, limit: u64, format: Format) -> anyhow::Result<ExitCode> {
     let one_more = if limit == 0 { 0 } else { limit.saturating_add(1) };
     let query = RuleQuery { group: args.name.clone(), unused: args.unused, limit: one_more };
     let mut list: Vec<RuleView> = client.post("/v1/rules", serde_json::to_vec(&query)?)?;
     let more = shorten(&mut list, limit);
+    if let Some(sort) = &args.sort_by {
+        sort.sort(&mut list);
+    }
     show(format, &list, |list| {
         let rows = list.iter().map(|r| vec![r.group.clone(), r.index.to_string(), r.hits.to_string(), r.rule.clone()]);
         table(&["group", "index", "hits", "rule"], rows)
@@ -277,7 +356,7 @@ fn rules(client: &Client, args: &Args, limit: u64, format: output::Format) -> an
 }
 
 /// What has migrated, with so many prefixes.
-fn moved(mut view: MigrationView, limit: u64, format: output::Format) -> anyhow::Result<ExitCode> {
+fn moved(mut view: MigrationView, limit: u64, format: Format) -> anyhow::Result<ExitCode> {
     let all = view.prefixes.len();
     let more = shorten(&mut view.prefixes, limit);
     show(format, &view, |m| migration(m, all))?;
@@ -580,7 +659,10 @@ fn kind_text(objects: &[Value], columns: &mut Columns) -> String {
         &headers,
         objects.iter().map(|object| {
             let spec = keys.iter().map(|c| compact(&object["spec"][c.as_str()]));
-            [object["kind"].as_str().unwrap_or("").to_string(), name(object)].into_iter().chain(spec).collect()
+            [object["kind"].as_str().unwrap_or("").to_string(), output::object_name(object)]
+                .into_iter()
+                .chain(spec)
+                .collect()
         }),
     );
     columns.keys = keys;
@@ -591,7 +673,14 @@ fn kind_text(objects: &[Value], columns: &mut Columns) -> String {
     // A Gateway has too many fields for columns: they stand in lines.
     objects
         .iter()
-        .map(|object| format!("{} {}\n{}", object["kind"].as_str().unwrap_or(""), name(object), lines(&object["spec"])))
+        .map(|object| {
+            format!(
+                "{} {}\n{}",
+                object["kind"].as_str().unwrap_or(""),
+                output::object_name(object),
+                lines(&object["spec"])
+            )
+        })
         .collect()
 }
 
@@ -608,19 +697,6 @@ fn fields(path: &str, value: &Value, rows: &mut Vec<(String, String)>) {
             fields(&if path.is_empty() { key.clone() } else { format!("{path}.{key}") }, value, rows)
         }),
         None => rows.push((path.to_string(), compact(value))),
-    }
-}
-
-/// The name of an object: the one that it was given, or the one that it has by what it is.
-fn name(object: &Value) -> String {
-    if let Some(name) = object["metadata"]["name"].as_str() {
-        return name.to_string();
-    }
-    let spec = &object["spec"];
-    let own = spec["prefix"].as_str().or_else(|| spec["addresses"][0].as_str());
-    match (spec["vpc"].as_str(), own) {
-        (Some(vpc), Some(own)) => format!("{vpc}/{own}"),
-        _ => String::new(),
     }
 }
 

@@ -2,8 +2,9 @@
 //! `tunny history`, `tunny rollback` and `tunny get events`: who changed what, and the way back.
 
 use crate::apply::{change_by, Agreed};
+use crate::get::View;
 use crate::listing;
-use crate::output::{fitting, show, Format};
+use crate::output::{fitting, show};
 use crate::Global;
 use node::audit::Event;
 use node::client::Client;
@@ -79,11 +80,15 @@ pub fn rollback(args: RollbackArgs, global: &Global) -> anyhow::Result<ExitCode>
 }
 
 /// Runs `tunny get events`.
-pub fn events(client: &Client, limit: u64, format: Format, keep: impl Fn(&Event) -> bool) -> anyhow::Result<ExitCode> {
-    let mut list: Vec<Event> = client.get("/v1/events")?;
-    list.retain(keep);
-    let code = listing::latest(&mut list, limit);
-    show(format, &list, |list| {
+pub fn events(client: &Client, limit: u64, view: &View, keep: impl Fn(&Event) -> bool) -> anyhow::Result<ExitCode> {
+    let mut code = ExitCode::SUCCESS;
+    let fetch = || {
+        let mut list: Vec<Event> = client.get("/v1/events")?;
+        list.retain(&keep);
+        code = listing::latest(&mut list, limit);
+        Ok(list)
+    };
+    view.list(fetch, |list| {
         let row = |e: &Event| {
             let from = e.origin.from.clone();
             vec![

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Listings as they come: nothing is held but what aligns columns, so that millions of objects can be written.
 
-use crate::output::{note, Columns, Format, Out};
+use crate::output::{kind_and_name, note, Columns, Format, Out};
 use anyhow::Context;
+use commandline::jsonpath::JsonPath;
 use node::client::Client;
 use serde_json::Value;
 use std::io::{BufWriter, Write};
@@ -27,6 +28,10 @@ pub struct Printer {
     count: u64,
     /// It is an export, which says where it begins and ends.
     export: bool,
+    /// What all items are sorted by.
+    sort: Option<JsonPath>,
+    /// Items that are kept until all are there.
+    kept: Vec<Value>,
 }
 
 impl Printer {
@@ -40,7 +45,14 @@ impl Printer {
             columns: Columns::default(),
             count: 0,
             export: false,
+            sort: None,
+            kept: Vec::new(),
         }
+    }
+
+    /// Items come sorted: then all are held until the last is there.
+    pub fn sorted_by(self, sort: Option<JsonPath>) -> Printer {
+        Printer { sort, ..self }
     }
 
     /// Takes an item as a line of JSON.
@@ -48,8 +60,16 @@ impl Printer {
         let value: Value =
             serde_json::from_slice(line).context("the node answers what this `tunny` does not understand")?;
         self.count += 1;
+        if self.sort.is_some() || matches!(self.format, Format::Jsonpath(_)) {
+            self.kept.push(value);
+            return Ok(());
+        }
+        self.write(value, self.count == 1)
+    }
+
+    fn write(&mut self, value: Value, first: bool) -> anyhow::Result<()> {
         let result = match self.format {
-            Format::Table => {
+            Format::Table | Format::Wide => {
                 let other = self.rows.first().is_some_and(|first| first["kind"] != value["kind"]);
                 if other || self.rows.len() >= ROWS {
                     self.table()?;
@@ -62,12 +82,12 @@ impl Printer {
                 Ok(())
             }
             Format::Json => {
-                let before = if self.count == 1 { "[\n" } else { ",\n" };
+                let before = if first { "[\n" } else { ",\n" };
                 let text = serde_json::to_string_pretty(&value)?.replace('\n', "\n  ");
                 write!(self.out, "{before}  {}", model::plain_json(&text))
             }
             Format::Yaml if value.get("apiVersion").is_some() => {
-                if self.export && self.count == 1 {
+                if self.export && first {
                     self.out.write_all(model::EXPORT_BEGINS.as_bytes())?;
                 }
                 self.out.write_all(model::yaml_document(&value).as_bytes())
@@ -78,6 +98,11 @@ impl Printer {
                 lines.replace_range(..1, "-");
                 self.out.write_all(lines.as_bytes())
             }
+            Format::Name => {
+                let name = kind_and_name(&value).context("what is listed has no names: -o name is for objects")?;
+                writeln!(self.out, "{}", model::plain(&name))
+            }
+            Format::Jsonpath(path) => self.out.write_all(path.render(&value).as_bytes()),
         };
         result.context("cannot write to standard output")
     }
@@ -92,9 +117,21 @@ impl Printer {
 
     /// Writes what is left, of a list that is `whole` or cut; how many items there were.
     pub fn end(mut self, whole: bool) -> anyhow::Result<u64> {
+        let mut kept = std::mem::take(&mut self.kept);
+        if let Some(sort) = &self.sort {
+            sort.sort(&mut kept);
+        }
+        if let Format::Jsonpath(path) = self.format {
+            let text = path.render(&Value::Array(kept));
+            self.out.write_all(model::plain_lines(&text).as_bytes()).and_then(|()| self.out.flush())?;
+            return Ok(self.count);
+        }
+        for (n, value) in kept.into_iter().enumerate() {
+            self.write(value, n == 0)?;
+        }
         match (self.format, self.count) {
-            (Format::Table, 0) => writeln!(self.out, "nothing to show"),
-            (Format::Table, _) => {
+            (Format::Table | Format::Wide, 0) => writeln!(self.out, "nothing to show"),
+            (Format::Table | Format::Wide, _) => {
                 self.table()?;
                 Ok(())
             }
@@ -102,7 +139,7 @@ impl Printer {
             (Format::Json, _) => write!(self.out, "\n]\n"),
             (Format::Yaml, 0) => writeln!(self.out, "# nothing to show"),
             (Format::Yaml, n) if self.export && whole => writeln!(self.out, "{}{n}", model::EXPORT_ENDS),
-            (Format::Yaml, _) => Ok(()),
+            (Format::Yaml | Format::Name | Format::Jsonpath(_), _) => Ok(()),
         }
         .and_then(|()| self.out.flush())
         .context("cannot write to standard output")?;
@@ -131,8 +168,13 @@ pub fn latest<T>(list: &mut Vec<T>, limit: u64) -> ExitCode {
 }
 
 /// Fetches a listing and writes it.
-pub fn show(client: &Client, path: &str, format: Format, layout: Layout) -> anyhow::Result<ExitCode> {
-    let mut printer = Printer::new(format, layout);
+pub fn show(
+    client: &Client,
+    path: &str,
+    (format, layout): (Format, Layout),
+    sort: Option<JsonPath>,
+) -> anyhow::Result<ExitCode> {
+    let mut printer = Printer::new(format, layout).sorted_by(sort);
     printer.export = path.starts_with("/v1/objects/all");
     let end = client.lines(path, |line| printer.take(line))??;
     let count = printer.end(end.rest.is_empty() && end.error.is_empty())?;

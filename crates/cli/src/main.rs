@@ -36,7 +36,7 @@ use ::node::tls::{Address, Remote};
 use clap::error::{ContextKind, ContextValue};
 use clap::{Parser, Subcommand};
 use commandline::{completion, input, output, reference, sink, Program};
-use output::Format;
+use output::{Format, FormatParser};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -78,7 +78,7 @@ pub struct Global {
     #[arg(long, global = true, env = "TUNNY_TOKEN_FILE", value_name = "FILE", hide_env_values = true)]
     pub token_file: Option<PathBuf>,
     /// How to print the result.
-    #[arg(short, long, global = true, value_enum, default_value_t = Format::Table)]
+    #[arg(short, long, global = true, value_parser = FormatParser, default_value = "table")]
     pub output: Format,
 }
 
@@ -142,6 +142,18 @@ impl Global {
         );
         self.client()
     }
+}
+
+/// Kind and name of an object, from two words or from one as KIND/NAME.
+pub fn named<'a>(kind: &'a str, name: Option<&'a str>) -> anyhow::Result<(&'a str, &'a str)> {
+    let (kind, name) = match (kind.split_once('/'), name) {
+        (Some((kind, name)), None) => (kind, name),
+        (None, Some(name)) => (kind, name),
+        (Some(_), Some(name)) => anyhow::bail!("`{kind}` is a kind with its name: what is `{name}`?"),
+        (None, None) => anyhow::bail!("a NAME is missing: which {kind}?"),
+    };
+    anyhow::ensure!(!kind.is_empty() && !name.is_empty(), "write KIND/NAME, as vm/web-1");
+    Ok((kind, name))
 }
 
 #[derive(Debug, Subcommand)]

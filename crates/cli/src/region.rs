@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What `tunny get` shows of a region besides its objects, and `tunny resync`.
 
+use crate::get::View;
 use crate::output::{fitting, note, show, Format};
 use crate::Global;
 use controller::types::{NodeView, Status};
@@ -30,24 +31,19 @@ pub fn get(
     kind: &str,
     name: Option<&str>,
     limit: Option<u64>,
-    format: Format,
+    view: &View,
 ) -> anyhow::Result<Option<ExitCode>> {
+    let format = view.format;
     match kind {
         "status" => show(format, &client.get::<Status>("/v1/status")?, status)?,
-        "node" | "nodes" => {
-            let mut nodes: Vec<NodeView> = client.get("/v1/nodes")?;
-            if let Some(name) = name {
-                nodes.retain(|n| n.name == name);
-                anyhow::ensure!(
-                    !nodes.is_empty(),
-                    "there is no Node named `{name}`; `tunny get nodes` lists those that there are"
-                );
-            }
-            show(format, &nodes, |nodes| nodes_text(nodes))?;
+        "node" | "nodes" => return view.list(|| nodes(client, name), |n| nodes_text(n, format)).map(Some),
+        "tenants" => {
+            return view.list(|| crate::moving::tenants(client, name), crate::moving::tenants_text).map(Some);
         }
-        "tenants" => show(format, &crate::moving::tenants(client, name)?, |list| crate::moving::tenants_text(list))?,
-        "clusters" => show(format, &crate::moving::clusters(client, name)?, |list| crate::moving::clusters_text(list))?,
-        "events" => return crate::history::events(client, limit.unwrap_or(0), format, |_| true).map(Some),
+        "clusters" => {
+            return view.list(|| crate::moving::clusters(client, name), crate::moving::clusters_text).map(Some);
+        }
+        "events" => return crate::history::events(client, limit.unwrap_or(0), view, |_| true).map(Some),
         kind if OF_NODES.contains(&kind) => {
             anyhow::bail!("`{kind}` is a matter of one node: ask it on its machine (leave --server)")
         }
@@ -88,7 +84,22 @@ fn status(s: &Status) -> String {
     )
 }
 
-fn nodes_text(nodes: &[NodeView]) -> String {
+/// All nodes, or one.
+fn nodes(client: &Client, name: Option<&str>) -> anyhow::Result<Vec<NodeView>> {
+    let mut nodes: Vec<NodeView> = client.get("/v1/nodes")?;
+    nodes.retain(|n| name.is_none_or(|name| n.name == name));
+    anyhow::ensure!(
+        name.is_none() || !nodes.is_empty(),
+        "there is no Node named `{}`; `tunny get nodes` lists those that there are",
+        name.unwrap_or_default()
+    );
+    Ok(nodes)
+}
+
+/// Columns of nodes that -o wide has.
+const WIDE: [&str; 5] = ["packets/s", "bits/s", "version", "address", "seen"];
+
+fn nodes_text(nodes: &[NodeView], format: Format) -> String {
     let row = |n: &NodeView| {
         let seen = if n.seen_ms == 0 { "never".into() } else { node::audit::utc(n.seen_ms / 1000) };
         let drift = if n.drift { "changed by hand; " } else { "" };
@@ -123,7 +134,11 @@ fn nodes_text(nodes: &[NodeView]) -> String {
         "seen",
         "note",
     ];
-    fitting(&headers, nodes.iter().map(row).collect())
+    let shown = |at: usize| format == Format::Wide || !WIDE.contains(&headers[at]);
+    let cells =
+        |n: &NodeView| row(n).into_iter().enumerate().filter(|(at, _)| shown(*at)).map(|(_, cell)| cell).collect();
+    let rows = nodes.iter().map(cells).collect();
+    fitting(&(0..headers.len()).filter(|at| shown(*at)).map(|at| headers[at]).collect::<Vec<_>>(), rows)
 }
 
 /// Send a node everything anew: what was changed there by hand goes.

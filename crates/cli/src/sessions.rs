@@ -100,24 +100,29 @@ pub fn sessions(
         let [a, b, c, d, e, f, g, h, i, j, k] = head;
         format!("{a:<12} {b:<6} {c:<3} {d:<28} {e:<24} {f:<28} {g:<12} {h:>8} {i:>7} {j:>10} {k:>12}")
     };
-    let mut count = 0u64;
+    let (mut count, mut chosen) = (0u64, Vec::new());
     let put = |text: &[u8]| -> anyhow::Result<()> {
         count += 1;
-        if format == Format::Table && count == 1 {
+        if format.is_table() && count == 1 {
             writeln!(out, "{}", head())?;
         }
         match format {
-            Format::Table => writeln!(out, "{}", model::plain(&line(&serde_json::from_slice(text)?)))?,
+            Format::Table | Format::Wide => writeln!(out, "{}", model::plain(&line(&serde_json::from_slice(text)?)))?,
             Format::Json => {
                 out.write_all(if count == 1 { &b"["[..] } else { &b",\n"[..] })?;
                 out.write_all(model::plain_json(&String::from_utf8_lossy(text)).as_bytes())?;
             }
             Format::Yaml => write!(out, "---\n{}", yaml(&serde_json::from_slice(text)?))?,
+            Format::Name => anyhow::bail!("sessions have no names: -o name is for objects"),
+            Format::Jsonpath(_) => chosen.push(serde_json::from_slice::<serde_json::Value>(text)?),
         }
         Ok(())
     };
     let end = client.post_lines("/v1/sessions", query, put)??;
-    if format == Format::Table && count == 0 {
+    if let Format::Jsonpath(_) = format {
+        crate::output::show(format, &chosen, |_| String::new())?;
+    }
+    if format.is_table() && count == 0 {
         writeln!(out, "nothing to show")?;
     }
     if format == Format::Json {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `tunny top`: rates, drops, load, heaviest flows, water levels.
 
-use crate::output::{show, si, table, Format};
+use crate::output::{show, si, table};
 use crate::Global;
 use node::types::Top;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
@@ -29,7 +29,7 @@ pub struct Args {
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let client = global.node_client()?;
     let path = format!("/v1/top?ms={}", (args.interval.clamp(0.05, 60.0) * 1000.0) as u64);
-    if args.once || global.output != Format::Table {
+    if args.once || !global.output.is_table() {
         show(global.output, &client.get::<Top>(&path)?, text)?;
         return Ok(ExitCode::SUCCESS);
     }

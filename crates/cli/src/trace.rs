@@ -5,11 +5,12 @@ use crate::output::{list, show};
 use crate::Global;
 use abi::IfIndex;
 use anyhow::Context;
+use controller::trace::{End, TraceAnswer, TraceRequest};
 use node::counters::monotonic_ns;
 use node::describe::{from_hex, to_hex, KEYS};
 use node::offline::{Offline, PORT};
 use node::pcap::Reader;
-use node::trace::{run as run_trace, run_xdp, Changed, Report, Request};
+use node::trace::{run as run_trace, run_xdp, Changed, Report, Request, Step};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -19,6 +20,9 @@ use std::sync::Arc;
 /// The packet is a short description, a frame in hexadecimal, or packet N of a capture. Its way is that of the running node (on a copy
 /// of its tables: nothing is counted, nothing is sent), or, with --config, that of configuration files. Exit status 0 if both
 /// engines agree, or only one was asked.
+///
+/// With --server it is the intent of the region that is traced: from=VM to=VM, each by its name or as VPC/ADDRESS, the latter also as a plain
+/// address; tcp, udp or icmp, dport=80.
 #[derive(Debug, clap::Args)]
 #[command(after_help = keys())]
 pub struct Args {
@@ -61,6 +65,11 @@ fn keys() -> String {
 
 /// Runs the command.
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    if global.server.is_some() && args.config.is_empty() {
+        let answer: TraceAnswer = global.client()?.post("/v1/trace", serde_json::to_vec(&of_region(&args)?)?)?;
+        show(global.output, &answer, region_text)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let request = Request {
         description: (!args.description.is_empty()).then(|| args.description.join(" ")),
         frame: frame(&args)?,
@@ -74,6 +83,37 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     show(global.output, &report, text)?;
     let agree = report.xdp.as_ref().is_none_or(|x| x.agrees);
     Ok(if agree { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What is asked of a controller.
+fn of_region(args: &Args) -> anyhow::Result<TraceRequest> {
+    anyhow::ensure!(
+        args.hex.is_none() && args.pcap.is_none() && args.engine == EngineArg::User && args.ifindex == 0,
+        "a controller traces what is described by from= and to=; --hex, --pcap, --engine and --ifindex ask a node (leave --server)"
+    );
+    let mut wanted = TraceRequest::default();
+    for word in args.description.iter().flat_map(|words| words.split_whitespace()) {
+        match word.split_once('=') {
+            Some(("from", vm)) => wanted.from = vm.into(),
+            Some(("to", vm)) => wanted.to = vm.into(),
+            Some(("dport", port)) => wanted.port = port.parse().with_context(|| format!("`{port}` is no port"))?,
+            None => wanted.protocol = word.into(),
+            _ => anyhow::bail!("`{word}` says nothing to a controller: write from=VM to=VM tcp dport=80"),
+        }
+    }
+    anyhow::ensure!(!wanted.from.is_empty() && !wanted.to.is_empty(), "from= and to= are missing: which VMs?");
+    Ok(wanted)
+}
+
+fn region_text(a: &TraceAnswer) -> String {
+    let end = |e: &End| {
+        let place = |what: &str, of: &str| if of.is_empty() { String::new() } else { format!("{what}{of}") };
+        format!("{}{} {}{}", e.vm, place(" of ", &e.vpc), e.address, place(" on ", &e.nc)).trim().to_string()
+    };
+    let cluster = if a.cluster.is_empty() { "no cluster serves the sender" } else { a.cluster.as_str() };
+    let head = format!("from      {}\nto        {}\ncluster   {cluster}\n", end(&a.source), end(&a.destination));
+    let tail = verdict(&a.verdict, a.reason.as_deref(), a.advice.as_deref(), None);
+    format!("{head}\n{}{}{tail}over      {}, revision {}\n", steps(&a.steps), changes(&a.changed), a.basis, a.revision)
 }
 
 fn frame(args: &Args) -> anyhow::Result<Option<String>> {
@@ -120,30 +160,34 @@ fn offline(args: &Args, request: &Request) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-fn text(r: &Report) -> String {
-    let mut text = String::new();
-    let mut stage = "";
-    for step in &r.steps {
+fn steps(list: &[Step]) -> String {
+    let (mut text, mut stage) = (String::new(), "");
+    for step in list {
         let label = if step.stage == stage { "" } else { &step.stage };
         stage = &step.stage;
         text.push_str(&format!("{label:8}  {}\n", step.text));
     }
-    if !r.changed.is_empty() {
-        text.push_str("\nbytes that change\n");
-        let change = |c: &Changed| (c.field.clone(), format!("{} -> {}", or_none(&c.before), or_none(&c.after)));
-        text.push_str(&list(r.changed.iter().map(change)));
+    text
+}
+
+fn changes(changed: &[Changed]) -> String {
+    if changed.is_empty() {
+        return String::new();
     }
-    text.push_str(&format!("\nverdict   {}", r.verdict));
-    if let Some(reason) = &r.reason {
-        text.push_str(&format!(" {reason}"));
-    }
-    if let Some(egress) = r.egress {
-        text.push_str(&format!(" on interface {egress}"));
-    }
-    text.push('\n');
-    if let Some(advice) = &r.advice {
-        text.push_str(&format!("advice    {advice}\n"));
-    }
+    let change = |c: &Changed| (c.field.clone(), format!("{} -> {}", or_none(&c.before), or_none(&c.after)));
+    format!("\nbytes that change\n{}", list(changed.iter().map(change)))
+}
+
+fn verdict(verdict: &str, reason: Option<&str>, advice: Option<&str>, egress: Option<u32>) -> String {
+    let reason = reason.map_or(String::new(), |reason| format!(" {reason}"));
+    let egress = egress.map_or(String::new(), |egress| format!(" on interface {egress}"));
+    let advice = advice.map_or(String::new(), |advice| format!("advice    {advice}\n"));
+    format!("\nverdict   {verdict}{reason}{egress}\n{advice}")
+}
+
+fn text(r: &Report) -> String {
+    let mut text = steps(&r.steps) + &changes(&r.changed);
+    text += &verdict(&r.verdict, r.reason.as_deref(), r.advice.as_deref(), r.egress);
     if !r.generated.is_empty() {
         text.push_str(&format!("generated {} packets besides\n", r.generated.len()));
     }

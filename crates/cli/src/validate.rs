@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `tunny validate`: every error of configuration files at once.
 
-use crate::output::{print, say, Format};
+use crate::output::{print, say};
 use crate::sink::Sink;
 use crate::Global;
 use anyhow::Context;
@@ -40,7 +40,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         Err(errors) => (0, errors, Vec::new()),
     };
     drop(patience);
-    if global.output == Format::Table {
+    if global.output.is_table() {
         for error in &errors {
             say(error);
         }

@@ -8,7 +8,8 @@ mod program;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const UNITS: [&str; 3] = ["tunny.service", "tunny@.service", "tunny-agent.service"];
+const UNITS: [&str; 5] =
+    ["tunny.service", "tunny@.service", "tunny-agent.service", "tunny-host-agent.service", "tunny-controller.service"];
 
 fn packaging() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging")
@@ -65,9 +66,11 @@ fn a_reload_is_a_signal() {
 
 #[test]
 fn scripts_parse_and_an_upgrade_never_uninstalls() {
-    for name in ["postinst", "prerm", "postrm", "build-deb.sh", "debian-changelog.sh", "test-deb.sh"] {
+    let scripts = ["postinst", "prerm", "postrm"].map(|name| [name.to_string(), format!("controller/{name}")]);
+    let others = ["build-deb.sh", "debian-changelog.sh", "test-deb.sh"].map(String::from);
+    for name in scripts.into_iter().flatten().chain(others) {
         let shell = if name.ends_with(".sh") { "bash" } else { "sh" };
-        assert!(Command::new(shell).arg("-n").arg(packaging().join(name)).status().unwrap().success(), "{name}");
+        assert!(Command::new(shell).arg("-n").arg(packaging().join(&name)).status().unwrap().success(), "{name}");
     }
     // prerm is called with "upgrade" when a new version comes: nothing may run then.
     let bin = tempfile::tempdir().unwrap();

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the programs `tunny` and `tunny-lab` share: how a command line is read and refused, how results are printed ([`output`]),
+//! What the programs `tunny` and `tunny-lab` share: how a command line is read and refused, how results are printed ([`output`], [`jsonpath`]),
 //! how files are read ([`input`]) and written ([`sink`]), the pages that are written from the definitions of the commands
 //! ([`reference`]) and the scripts that complete them ([`completion`]).
 #![forbid(unsafe_code)]
 
 pub mod completion;
 pub mod input;
+pub mod jsonpath;
 pub mod output;
 pub mod reference;
 pub mod sink;
@@ -127,7 +128,7 @@ fn wants_json(args: impl Iterator<Item = String>) -> bool {
 }
 
 /// An error with those of its causes that it does not name itself.
-fn sentence(error: &anyhow::Error) -> String {
+pub fn sentence(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(|c| c.to_string()) {
         if !text.contains(&cause) {

@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Printing results: a table for people, JSON or YAML for programs.
 
+use crate::jsonpath::JsonPath;
 use anyhow::Context;
+use clap::builder::{PossibleValue, TypedValueParser};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use comfy_table::{presets::NOTHING, CellAlignment, ColumnConstraint, Table, Width};
 use indicatif::ProgressBar;
 use serde::Serialize;
+use serde_json::Value;
+use std::ffi::OsStr;
 use std::io::{IsTerminal, Write};
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -22,15 +27,73 @@ pub fn program() -> &'static str {
 }
 
 /// How to print the result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Format {
     /// Text for people.
-    #[value(alias = "text")]
     Table,
+    /// The same with what is seldom asked for.
+    Wide,
     /// JSON.
     Json,
     /// YAML.
     Yaml,
+    /// Kinds and names alone.
+    Name,
+    /// What a template chooses.
+    Jsonpath(&'static JsonPath),
+}
+
+impl Format {
+    /// Whether it is text for people.
+    pub fn is_table(self) -> bool {
+        matches!(self, Format::Table | Format::Wide)
+    }
+}
+
+/// Reads a [`Format`] from the command line.
+#[derive(Clone, Debug)]
+pub struct FormatParser;
+
+impl FormatParser {
+    const WORDS: [&'static str; 6] = ["table", "wide", "json", "yaml", "name", "jsonpath=TEMPLATE"];
+}
+
+impl TypedValueParser for FormatParser {
+    type Value = Format;
+
+    fn parse_ref(&self, cmd: &clap::Command, arg: Option<&clap::Arg>, value: &OsStr) -> Result<Format, clap::Error> {
+        let text = value.to_string_lossy();
+        let mut error = clap::Error::new(ErrorKind::InvalidValue).with_cmd(cmd);
+        match text.split_once('=') {
+            None => match text.as_ref() {
+                "table" | "text" => return Ok(Format::Table),
+                "wide" => return Ok(Format::Wide),
+                "json" => return Ok(Format::Json),
+                "yaml" => return Ok(Format::Yaml),
+                "name" => return Ok(Format::Name),
+                _ => {}
+            },
+            Some(("jsonpath", template)) => match JsonPath::parse(template) {
+                // A command line is read once; what it asks for lives as long as the process.
+                Ok(path) => return Ok(Format::Jsonpath(Box::leak(Box::new(path)))),
+                Err(why) => return Err(clap::Error::raw(ErrorKind::ValueValidation, why + "\n").with_cmd(cmd)),
+            },
+            Some(_) => {}
+        }
+        if let Some(arg) = arg {
+            error.insert(ContextKind::InvalidArg, ContextValue::String(arg.to_string()));
+        }
+        if let Some(near) = model::nearest(&text, &Self::WORDS) {
+            error.insert(ContextKind::SuggestedValue, ContextValue::String(near.to_string()));
+        }
+        error.insert(ContextKind::InvalidValue, ContextValue::String(text.into_owned()));
+        error.insert(ContextKind::ValidValue, ContextValue::Strings(Self::WORDS.map(String::from).to_vec()));
+        Err(error)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(Self::WORDS.into_iter().map(PossibleValue::new)))
+    }
 }
 
 /// Standard output. A reader that went away (`| head`) is no error: there is nobody left to work for, and the process ends.
@@ -133,11 +196,43 @@ impl Drop for Patience {
 /// Prints a value in the format asked for; `table` makes the text for people.
 pub fn show<T: Serialize>(format: Format, value: &T, table: impl FnOnce(&T) -> String) -> anyhow::Result<()> {
     let text = match format {
-        Format::Table => table(value),
+        Format::Table | Format::Wide => table(value),
         Format::Json => model::plain_json(&serde_json::to_string_pretty(value)?).into_owned() + "\n",
         Format::Yaml => yaml(&serde_json::to_value(value)?),
+        Format::Name => names(&serde_json::to_value(value)?)?,
+        Format::Jsonpath(path) => path.render(&serde_json::to_value(value)?),
     };
     print(&text)
+}
+
+/// A line a name, of an object or of each of a list.
+fn names(value: &Value) -> anyhow::Result<String> {
+    let list = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
+    let line = |value| kind_and_name(value).map(|name| name + "\n");
+    list.iter().map(line).collect::<Option<_>>().context("what is shown has no names: -o name is for objects")
+}
+
+/// What names an object: its kind and name as `get`, `describe` and `delete` take them; of a view that has names, its name.
+pub fn kind_and_name(value: &Value) -> Option<String> {
+    match value["kind"].as_str() {
+        Some(kind) if value.get("apiVersion").is_some() => {
+            Some(format!("{}/{}", kind.to_lowercase(), object_name(value)))
+        }
+        _ => value["name"].as_str().map(String::from),
+    }
+}
+
+/// The name of an object: the one that it was given, or the one that it has by what it is.
+pub fn object_name(object: &Value) -> String {
+    if let Some(name) = object["metadata"]["name"].as_str() {
+        return name.to_string();
+    }
+    let spec = &object["spec"];
+    let own = spec["prefix"].as_str().or_else(|| spec["addresses"][0].as_str());
+    match (spec["vpc"].as_str(), own) {
+        (Some(vpc), Some(own)) => format!("{vpc}/{own}"),
+        _ => String::new(),
+    }
 }
 
 /// YAML of a value, keys in the order in which the value has them. Configuration objects become documents, which

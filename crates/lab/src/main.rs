@@ -5,7 +5,7 @@
 mod commands;
 
 use clap::{Parser, Subcommand};
-use commandline::output::Format;
+use commandline::output::{Format, FormatParser};
 use commandline::{completion, reference, Program};
 use commands::{bench, cache, plan, region};
 use std::process::ExitCode;
@@ -15,7 +15,7 @@ use std::process::ExitCode;
 #[command(name = "tunny-lab", version, arg_required_else_help = true, max_term_width = 120)]
 struct Cli {
     /// How to print the result.
-    #[arg(short, long, global = true, value_enum, default_value_t = Format::Table)]
+    #[arg(short, long, global = true, value_parser = FormatParser, default_value = "table")]
     output: Format,
     #[command(subcommand)]
     command: Command,

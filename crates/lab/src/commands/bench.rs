@@ -73,7 +73,7 @@ pub fn run(args: Args, format: Format) -> anyhow::Result<ExitCode> {
     }
     match group {
         None => output::show(format, &reports[0], |r| table_and_details(std::slice::from_ref(r)))?,
-        Some(_) if format == Format::Table => {
+        Some(_) if format.is_table() => {
             output::print(&format!("{}\n{}\n", table(&reports), serde_json::to_string(&reports)?))?;
         }
         Some(_) => output::show(format, &reports, |r| table(r))?,

@@ -106,7 +106,7 @@ pub fn run(args: Args, format: Format) -> anyhow::Result<ExitCode> {
             let rows = lab::demo(&options)?;
             match format {
                 // It has colours.
-                Format::Table => print_as_it_is(&format!("{}\n{ALONE_MEANS}\n", table(&rows)))?,
+                Format::Table | Format::Wide => print_as_it_is(&format!("{}\n{ALONE_MEANS}\n", table(&rows)))?,
                 _ => show(format, &rows, |_| String::new())?,
             }
             if keep {

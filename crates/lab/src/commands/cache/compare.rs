@@ -182,7 +182,7 @@ pub fn run(args: Args, format: Format) -> anyhow::Result<ExitCode> {
 
 /// One object a cache; with further experiments, one object a workload that holds all of them.
 fn show(all: &[Results], args: &Args, format: Format) -> anyhow::Result<()> {
-    if format == Format::Table {
+    if format.is_table() {
         return output::print(&all.iter().map(table).collect::<String>());
     }
     let plain = all.len() == 1 && !args.strategies && !args.sweep && args.change_rules.is_none();
