@@ -39,6 +39,7 @@ mod ovs_programs;
 pub mod ovs_trace;
 pub mod peers;
 pub mod placement;
+pub mod region;
 pub mod registry;
 pub mod report;
 pub mod rig;

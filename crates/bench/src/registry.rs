@@ -3,7 +3,7 @@
 use crate::{
     agent, chip_model, classify, compact, completion, cores, cpu, delay, drive, filter, filter_change, filter_rules,
     isolation, latency, load, lookups, masquerade, nat, natshare, netfilter, newconn, ovs_lookup, ovs_trace, peers,
-    placement, rule_change, sessions, user, Context, Error, Report,
+    placement, region, rule_change, sessions, user, Context, Error, Report,
 };
 
 /// Which benches run together.
@@ -167,6 +167,34 @@ pub const BENCHES: &[Bench] = &[
         what: "water levels of 20 clusters with 1M heavy-tailed tenants, placed, a cluster added, made even again; entries moved, seconds a plan",
         group: Group::Own,
         run: placement::placement,
+    },
+    Bench {
+        name: "region-load",
+        unit: "s",
+        what: "one apply of 1M routes + 1M VMs until four nodes of two clusters have verified them; memory of the controller, its restart",
+        group: Group::Own,
+        run: region::load::region_load,
+    },
+    Bench {
+        name: "region-change",
+        unit: "ms",
+        what: "one change until four nodes have verified it (p99), alone and while 1,000 others come a second",
+        group: Group::Own,
+        run: region::change::region_change,
+    },
+    Bench {
+        name: "region-crowd",
+        unit: "cores",
+        what: "CPU of a controller that 1,000 simulated nodes in 50 clusters follow and report to, at 100 changes a second",
+        group: Group::Own,
+        run: region::crowd::region_crowd,
+    },
+    Bench {
+        name: "region-repair",
+        unit: "s",
+        what: "a changed entry in the table memory of a node with 1M routes + 1M VMs until it is mended; CPU of the thread that looks",
+        group: Group::Own,
+        run: region::repair::region_repair,
     },
     Bench {
         name: "import-flows",

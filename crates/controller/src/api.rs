@@ -373,7 +373,7 @@ async fn switched(
     let said: Switched = body::json(body).await?;
     let work = move || {
         if controller.core().hosts.switched(&caller.principal.role, said.revision) {
-            controller.wake();
+            controller.wakes.said();
         }
         Ok(said)
     };

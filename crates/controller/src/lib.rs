@@ -9,6 +9,7 @@ mod api_tests;
 mod authenticate;
 pub mod backup;
 mod body;
+mod changing;
 pub mod config;
 pub mod core;
 mod credentials;
@@ -38,6 +39,7 @@ mod stream;
 pub mod trace;
 pub mod types;
 mod upstream;
+mod wakes;
 mod watch;
 mod web;
 

@@ -50,6 +50,7 @@ pub struct Live {
     controller: Arc<Controller>,
     grant: Grant,
     news: Receiver<u64>,
+    words: Receiver<u64>,
     told: LiveLine,
     nodes: BTreeMap<String, NodeView>,
     last_event: Option<Event>,
@@ -62,7 +63,8 @@ pub fn begin(controller: &Arc<Controller>, caller: &Caller) -> Live {
     Live {
         controller: controller.clone(),
         grant: Grant::of(controller, caller),
-        news: controller.news(),
+        news: controller.wakes.region(),
+        words: controller.wakes.words(),
         told: LiveLine::default(),
         nodes: BTreeMap::new(),
         last_event: None,
@@ -80,13 +82,14 @@ impl Live {
         }
         loop {
             self.news.mark_unchanged();
+            self.words.mark_unchanged();
             let (line, live) = tokio::task::spawn_blocking(move || (self.line(), self)).await.ok()?;
             self = live;
             if let Some(text) = line? {
                 self.begun = true;
                 return Some((text, self));
             }
-            match tokio::time::timeout(LOOK, self.news.changed()).await {
+            match tokio::time::timeout(LOOK, crate::wakes::either(&mut self.news, &mut self.words)).await {
                 Ok(Err(_)) => return None,
                 Ok(Ok(())) => tokio::time::sleep(PAUSE).await,
                 Err(_) => quiet += 1,

@@ -3,6 +3,7 @@
 //! Whatever is half-way is in the store, so that a controller which comes back goes on.
 
 use crate::core::assign::{Assignment, ClusterView, Wanted};
+use crate::core::fleet::NodeView;
 use crate::core::moving::{Facts, Placement};
 use crate::core::region::Places;
 use crate::keys;
@@ -18,6 +19,10 @@ use std::time::Duration;
 
 /// Between two looks without news: a drain ends, a node has told what it can hold.
 const PAUSE: Duration = Duration::from_millis(500);
+/// Between two looks, whatever nodes say meanwhile.
+const REST: Duration = Duration::from_millis(10);
+/// Placement is asked again for tenants that it refused, although neither they nor nodes have changed: others may have shrunk.
+const AGAIN_MS: u64 = 10_000;
 
 /// A Tenant as operators see it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -51,43 +56,54 @@ pub struct Rebalanced {
 
 impl Facts for Core {
     fn unverified(&self, cluster: &Name, revision: u64) -> Vec<String> {
-        let all = &self.region.model().by_name().nodes;
-        let mut nodes = all.values().filter(|n| n.cluster == *cluster).map(|n| self.view(&n.name)).peekable();
-        if nodes.peek().is_none() {
+        let nodes: Vec<_> = self.nodes_of(cluster).collect();
+        if nodes.is_empty() {
             return vec![format!("a node in {cluster}")];
         }
-        let behind =
-            nodes.filter(|n| n.verified < revision.min(n.intent) || n.state == "unknown" || n.state == "damaged");
+        let behind = nodes
+            .into_iter()
+            .filter(|n| n.verified < revision.min(n.intent) || n.state == "unknown" || n.state == "damaged");
         behind.map(|n| format!("{} ({})", n.name, n.state)).collect()
     }
 
     fn uninstalled(&self, cluster: &Name, revision: u64) -> Vec<String> {
-        let all = &self.region.model().by_name().nodes;
-        let nodes = all.values().filter(|n| n.cluster == *cluster).map(|n| self.view(&n.name));
-        let here = nodes.filter(|n| !matches!(n.state.as_str(), "away" | "unknown"));
+        let here = self.nodes_of(cluster).filter(|n| !matches!(n.state.as_str(), "away" | "unknown"));
         here.filter(|n| n.installed < revision.min(n.intent)).map(|n| n.name).collect()
     }
 
     fn unswitched(&self, revision: u64) -> Vec<String> {
-        self.hosts.behind(self.region.model(), revision).into_iter().map(|host| format!("host {host}")).collect()
+        self.hosts
+            .behind(&self.region.pending().hosts, revision)
+            .into_iter()
+            .map(|host| format!("host {host}"))
+            .collect()
     }
 }
 
 impl Core {
+    /// How the nodes of a cluster stand.
+    fn nodes_of<'a>(&'a self, cluster: &'a Name) -> impl Iterator<Item = NodeView> + 'a {
+        let (now, intent) = (now_ms(), self.region.intent(cluster));
+        let nodes = self.region.model().by_name().nodes.values().filter(move |n| n.cluster == *cluster);
+        nodes.map(move |n| self.fleet.overview(&n.name, cluster, intent, now))
+    }
+
     /// What is to change now: moves that are due, tenants that are nowhere, and those that went or were pinned.
     fn due(&mut self, now_ms: u64) -> Places {
-        let placed = self.region.placed();
-        let tenants = &self.region.model().by_name().tenants;
-        let gone = |name: &Name| tenants.get(name).is_none_or(|t| t.cluster.is_some());
-        let mut changes: Places = placed.keys().filter(|name| gone(name)).map(|name| (name.clone(), None)).collect();
+        let pending = self.region.pending();
+        let mut changes: Places = pending.left.iter().map(|name| (name.clone(), None)).collect();
         // Tenants that lie together go together: those of one unit began at one revision, and all facts are of it.
-        let moving = placed.iter().filter(|(name, p)| p.moving.is_some() && !gone(name));
+        let moving = pending.moving.iter().filter_map(|name| Some((name, self.region.placement(name)?)));
         changes.extend(moving.filter_map(|(name, p)| Some((name.clone(), Some(p.next(self, now_ms)?)))));
-        let nowhere = |t: &model::Tenant| t.cluster.is_none() && !t.vpcs.is_empty() && !placed.contains_key(&t.name);
-        if !tenants.values().any(|t| nowhere(t)) {
+        if pending.nowhere.is_empty() {
             self.refused.clear();
             return changes;
         }
+        let state = (pending.wanted, self.fleet.capacities());
+        if self.evaluated.is_some_and(|(before, at)| before == state && now_ms.abs_diff(at) < AGAIN_MS) {
+            return changes;
+        }
+        self.evaluated = Some((state, now_ms));
         let mut assignment = Assignment::of(&self.region, &self.fleet);
         if assignment.is_known() {
             let (new, refused) = assignment.place();
@@ -111,8 +127,10 @@ fn writes(core: &Core, changes: &Places) -> Vec<Write> {
 impl Controller {
     /// Places and moves for ever.
     pub async fn keep_placing(self: Arc<Controller>) {
-        let mut news = self.news();
+        let (mut news, mut words) = (self.wakes.region(), self.wakes.words());
         loop {
+            news.mark_unchanged();
+            words.mark_unchanged();
             let controller = self.clone();
             let placed = tokio::task::spawn_blocking(move || controller.place_due(now_ms())).await;
             match placed {
@@ -122,8 +140,8 @@ impl Controller {
                 Ok(Err(why)) => tracing::warn!("tenants are not placed: {}", why.sentences().join("; ")),
                 Err(_) => tracing::error!("placing tenants failed"),
             }
-            news.mark_unchanged();
-            let _ = tokio::time::timeout(PAUSE, news.changed()).await;
+            tokio::time::sleep(REST).await;
+            let _ = tokio::time::timeout(PAUSE, crate::wakes::either(&mut news, &mut words)).await;
         }
     }
 
@@ -134,7 +152,12 @@ impl Controller {
         }
         let mut core = self.core();
         let changes = core.due(now_ms);
-        self.write_places(&mut core, changes, &Origin { user: "controller".into(), ..Origin::default() })
+        let written = self.write_places(&mut core, changes, &Origin { user: "controller".into(), ..Origin::default() });
+        if written.is_err() {
+            // What was found is nowhere: it is to be found again.
+            core.evaluated = None;
+        }
+        written
     }
 
     fn write_places(&self, core: &mut Core, changes: Places, who: &Origin) -> Result<bool, Refusal> {
@@ -152,8 +175,9 @@ impl Controller {
             };
             self.audit.note(event);
         }
+        let clusters = core.region.concerned(&changes);
         core.region.place(changes, revision);
-        self.wake();
+        self.wakes.changed(&clusters);
         Ok(true)
     }
 
@@ -186,7 +210,7 @@ impl Controller {
     /// `GET /v1/clusters`.
     pub fn clusters(&self) -> Vec<ClusterView> {
         let core = self.core();
-        Assignment::of(&core.region, &core.fleet).views(&core.region)
+        ClusterView::all(&core.region, &core.fleet)
     }
 
     /// `POST /v1/tenants/NAME/move`: with those that it is peered with.

@@ -304,6 +304,7 @@ fn million() -> Core {
         fleet: Fleet::default(),
         hosts: Hosts::default(),
         refused: BTreeMap::new(),
+        evaluated: None,
         resync: BTreeSet::new(),
         credentials: BTreeMap::new(),
     }

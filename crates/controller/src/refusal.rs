@@ -10,7 +10,7 @@ use node::types::OUTDATED;
 use serde_json::json;
 
 /// Why a request is refused.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Refusal {
     /// It cannot be read.
     Unreadable(String),

@@ -278,7 +278,7 @@ impl Controller {
                     ),
                 }
                 said = office;
-                self.wake();
+                self.wakes.all();
             }
             std::thread::sleep(RENEW.saturating_sub(begun.elapsed()));
         }
@@ -383,7 +383,7 @@ impl Controller {
         if doubts {
             self.doubt();
         }
-        self.wake();
+        self.wakes.all();
         Ok(())
     }
 
@@ -421,7 +421,7 @@ impl service::Core {
         let who = Principal { role: "controller".into(), access: Access::Operator, tenant: None, node: None };
         let wish = if whole { Wish::All(&docs) } else { Wish::Some(&docs) };
         let proposal = self.region.propose(&wish, &who).map_err(|unfit| not(&format!("{unfit:?}")))?;
-        self.region.commit(proposal, revision);
+        self.region.commit(vec![proposal], revision);
         let model = self.region.model();
         self.fleet.forget(|node| model.by_name().nodes.contains_key(node));
         Ok(())

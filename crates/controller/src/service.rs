@@ -2,6 +2,7 @@
 //! The controller itself: what the API asks it to do. One lock, held for a change from its plan until the store has it, and for a page of
 //! a listing. What may wait (lock, store) runs outside the event loop.
 
+use crate::changing::Changes;
 use crate::config::Config;
 use crate::core::access::Principal;
 use crate::core::assign::Assignment;
@@ -9,30 +10,25 @@ use crate::core::credentials::Credential;
 use crate::core::fleet::{Fleet, NodeView};
 use crate::core::hosts::Hosts;
 use crate::core::moving::Placement;
-use crate::core::region::{Proposal, Region, Unfit, Wish};
+use crate::core::region::{Proposal, Region};
 use crate::core::samples::{Sample, Samples};
 use crate::metrics::Metrics;
 use crate::pki::Pki;
 use crate::refusal::Refusal;
 use crate::replica::Replica;
-use crate::store::{end_of, Compare, Outcome, Snapshot, Store, Write};
+use crate::store::{end_of, Snapshot, Store};
 use crate::types::{Description, OnNode, Status};
+use crate::wakes::Wakes;
 use crate::{keys, schema};
 use model::{Documents, Kind, Name, Object};
 use node::audit::{Audit, Event, Origin};
-use node::body::read_documents;
-use node::consent::{objects, Consent, Deletes};
 use node::distribution::Report;
-use node::error::NodeError;
-use node::service::{Mode, CHANGES_MAX};
-use node::types::ApplyReport;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
-use tokio::sync::watch;
 
 /// Entries that are read at once.
 const PAGE: usize = 10_000;
@@ -47,6 +43,8 @@ pub struct Core {
     pub hosts: Hosts,
     /// Tenants that find no cluster, and why.
     pub refused: BTreeMap<Name, String>,
+    /// Of what placement was evaluated last, and when.
+    pub evaluated: Option<((u64, u64), u64)>,
     /// Nodes that are to be sent everything anew.
     pub resync: BTreeSet<Name>,
     /// Credentials, by their hashes.
@@ -85,8 +83,10 @@ pub struct Controller {
     id: String,
     history: String,
     started: Instant,
-    /// Raised whenever somebody who waits should look again.
-    news: watch::Sender<u64>,
+    /// For those who wait.
+    pub(crate) wakes: Wakes,
+    /// The line in which changes wait.
+    pub(crate) changes: Changes,
     /// Raised whenever a credential or a Role may be worth less than before.
     doubts: AtomicU64,
 }
@@ -183,10 +183,12 @@ impl Controller {
             fleet: Fleet::default(),
             hosts: Hosts::default(),
             refused: BTreeMap::new(),
+            evaluated: None,
             resync: BTreeSet::new(),
             credentials,
         });
-        let (name, started, news) = (config.region.clone(), Instant::now(), watch::Sender::new(revision));
+        let (name, started) = (config.region.clone(), Instant::now());
+        let (wakes, changes) = (Wakes::default(), Changes::default());
         let (metrics, samples, doubts) = (Metrics::default(), Mutex::default(), AtomicU64::new(0));
         Ok(Arc::new(Controller {
             core,
@@ -200,7 +202,8 @@ impl Controller {
             id,
             history,
             started,
-            news,
+            wakes,
+            changes,
             doubts,
         }))
     }
@@ -245,11 +248,6 @@ impl Controller {
         }
     }
 
-    /// Tells of news.
-    pub fn news(&self) -> watch::Receiver<u64> {
-        self.news.subscribe()
-    }
-
     /// How often a credential or a Role became worth less. A stream looks again at its own when this has been raised.
     pub fn doubts(&self) -> u64 {
         self.doubts.load(Ordering::Relaxed)
@@ -258,12 +256,7 @@ impl Controller {
     /// Lets every stream look again at its credential.
     pub fn doubt(&self) {
         self.doubts.fetch_add(1, Ordering::Relaxed);
-        self.wake();
-    }
-
-    /// Wakes everybody who waits.
-    pub fn wake(&self) {
-        self.news.send_modify(|n| *n += 1);
+        self.wakes.all();
     }
 
     /// `GET /v1/status`.
@@ -292,26 +285,24 @@ impl Controller {
     /// A node says how it stands. What is new about it goes into the audit log.
     pub fn reported(&self, caller: &Caller, report: Report) -> Result<(), Refusal> {
         let Some(node) = &caller.principal.node else { return Err(Refusal::Failed) };
-        let mut core = self.core();
-        let before = core.view(node);
-        let news = core.fleet.reported(node, report, now_ms());
-        let after = core.view(node);
-        drop(core);
-        let mut event = Event::new("node", "", after.installed, &caller.origin());
-        if after.drift && !before.drift {
+        let (installed, drift) = (report.installed, report.drift);
+        let (faults, errors) = (report.faults.clone(), report.errors.clone());
+        let heard = self.core().fleet.reported(node, report, now_ms());
+        let mut event = Event::new("node", "", installed, &caller.origin());
+        if heard.drift && drift {
             (event.outcome, event.note) = ("drift".into(), "the node was changed by hand (--break-glass)".into());
             self.audit.note(event);
-        } else if after.faults != before.faults {
+        } else if heard.faults {
             let whole = "the tables are as configured again".to_string();
-            let told = if after.faults.is_empty() { whole } else { after.faults.join("; ") };
+            let told = if faults.is_empty() { whole } else { faults.join("; ") };
             (event.outcome, event.note) = ("damaged".into(), told);
             self.audit.note(event);
-        } else if after.errors != before.errors && !after.errors.is_empty() {
-            (event.outcome, event.note) = ("refused".into(), after.errors.join("; "));
+        } else if heard.errors && !errors.is_empty() {
+            (event.outcome, event.note) = ("refused".into(), errors.join("; "));
             self.audit.note(event);
         }
-        if news {
-            self.wake();
+        if heard.news {
+            self.wakes.said();
         }
         Ok(())
     }
@@ -326,7 +317,7 @@ impl Controller {
         let view = core.view(&found.name);
         drop(core);
         self.audit.note(Event::new(&format!("resync {node}"), "done", view.intent, &caller.origin()));
-        self.wake();
+        self.wakes.changed([&view.cluster.as_str().into()]);
         Ok(view)
     }
 
@@ -352,117 +343,6 @@ impl Controller {
         });
         Ok(Description { nodes: nodes.collect(), object: object.to_json(), revision })
     }
-
-    /// `POST /v1/apply`.
-    pub fn apply(&self, caller: &Caller, body: &[u8], mode: Mode, consent: &Consent) -> Result<ApplyReport, Refusal> {
-        let result = self.change(caller, body, mode, consent);
-        if !consent.dry_run {
-            let what = match mode {
-                Mode::Merge => "apply",
-                Mode::Replace => "replace",
-                Mode::Delete | Mode::DeleteNames => "delete",
-            };
-            let revision = self.core().region.revision();
-            let noted = match &result {
-                Ok(report) => Ok(report.clone()),
-                Err(refusal) => Err(refusal.as_error()),
-            };
-            self.audit.outcome(what, &caller.origin(), &noted, revision);
-        }
-        result
-    }
-
-    fn change(&self, caller: &Caller, body: &[u8], mode: Mode, consent: &Consent) -> Result<ApplyReport, Refusal> {
-        let begun = Instant::now();
-        let (docs, errors) = read_documents(body, mode).map_err(wrong)?;
-        let parse_s = begun.elapsed().as_secs_f64();
-        let begun = Instant::now();
-        let mut guard = self.core();
-        let core = &mut *guard;
-        let whole = mode == Mode::Replace;
-        if !errors.is_empty() {
-            let errors = core.region.errors_of(&docs, errors, whole);
-            return Err(Refusal::Wrong(errors.iter().map(|e| e.to_string()).collect()));
-        }
-        if whole {
-            consent.to_emptiness(docs.len(), core.region.model()).map_err(wrong)?;
-        }
-        let compares = since(&docs, whole, consent, core.region.revision())?;
-        let before = objects(core.region.model());
-        let wish = if whole { Wish::All(&docs) } else { Wish::Some(&docs) };
-        let proposal = core.region.propose(&wish, &caller.principal).map_err(|unfit| match unfit {
-            Unfit::Wrong(errors) => Refusal::Wrong(errors.iter().map(|e| e.to_string()).collect()),
-            Unfit::Forbidden(why) => Refusal::Forbidden(why),
-        })?;
-        let deletes = Deletes::new(&proposal.plan, before);
-        // What was planned for is compared object by object, below.
-        let consent = Consent { base: None, ..consent.clone() };
-        if let Err(e) = consent.to_plan(&deletes, "") {
-            core.region.discard(proposal);
-            return Err(wrong(e));
-        }
-        if let Some(why) = core.finds_no_cluster(&proposal) {
-            core.region.discard(proposal);
-            return Err(Refusal::Wrong(vec![why]));
-        }
-        let view = proposal.plan.view(core.region.model(), CHANGES_MAX);
-        let mut report = ApplyReport {
-            plan: view.to_json(),
-            text: view.render(false),
-            empty: proposal.plan.is_empty(),
-            deletes: deletes.number(),
-            objects: before,
-            asks_deletes: deletes.needs_consent(),
-            base: core.region.revision().to_string(),
-            parse_s,
-            plan_s: begun.elapsed().as_secs_f64(),
-            generation: core.region.revision(),
-            ..ApplyReport::default()
-        };
-        let begun = Instant::now();
-        let writes = match consent.dry_run || report.empty {
-            true => Vec::new(),
-            false => writes(core, &proposal),
-        };
-        let outcome = if writes.is_empty() && compares.is_empty() {
-            Ok(Outcome::Written(0))
-        } else {
-            self.store.txn(&compares, &writes)
-        };
-        match outcome {
-            Ok(Outcome::Written(revision)) if !writes.is_empty() => {
-                let roles = proposal.plan.tally(Kind::Role);
-                core.region.commit(proposal, revision);
-                report.committed = true;
-                report.generation = revision;
-                report.journal_s = begun.elapsed().as_secs_f64();
-                let model = core.region.model();
-                core.fleet.forget(|node| model.by_name().nodes.contains_key(node));
-                drop(guard);
-                if roles.changed + roles.removed > 0 {
-                    self.doubt();
-                }
-                self.wake();
-                Ok(report)
-            }
-            Ok(Outcome::Written(_)) => {
-                core.region.discard(proposal);
-                Ok(report)
-            }
-            Ok(Outcome::Conflict(keys)) => {
-                core.region.discard(proposal);
-                Err(Refusal::Outdated(keys.iter().filter_map(|key| keys::object_of(key)).map(changed_since).collect()))
-            }
-            Err(e) => {
-                core.region.discard(proposal);
-                if let Some(replica) = &self.replica {
-                    // Perhaps the store has it: nothing is planned before that is known.
-                    replica.doubt();
-                }
-                Err(e.into())
-            }
-        }
-    }
 }
 
 impl Core {
@@ -472,7 +352,7 @@ impl Core {
     }
 
     /// Why a Tenant of a change, which asks for a cluster, finds none.
-    fn finds_no_cluster(&self, proposal: &Proposal) -> Option<String> {
+    pub(crate) fn finds_no_cluster(&self, proposal: &Proposal) -> Option<String> {
         let new: Vec<&Name> = proposal
             .pairs
             .iter()
@@ -513,51 +393,6 @@ impl Core {
         let cluster = self.region.cluster_of(name).unwrap_or_else(|| "".into());
         self.fleet.view(name, &cluster, self.region.intent(&cluster), now_ms())
     }
-}
-
-/// What must not have changed since the plan was shown: the objects that are named, or if everything is replaced, anything.
-fn since(docs: &Documents, whole: bool, consent: &Consent, revision: u64) -> Result<Vec<Compare>, Refusal> {
-    let Some(base) = &consent.base else { return Ok(Vec::new()) };
-    let at: u64 =
-        base.parse().map_err(|_| Refusal::Wrong(vec![format!("base: `{}` is no revision", model::plain(base))]))?;
-    if at > revision {
-        return Err(Refusal::Wrong(vec![format!(
-            "base: revision {at} has not been yet, the present one is {revision}"
-        )]));
-    }
-    if whole && at != revision {
-        let why = format!("the region has changed since revision {at} (it is at {revision}), so it is not replaced; make the plan anew");
-        return Err(Refusal::Outdated(vec![why]));
-    }
-    let puts = docs.puts.iter().map(|i| keys::object(i.object.kind(), &i.object.name()));
-    let deletes = docs.deletes.iter().map(|(kind, name, _)| keys::object(*kind, name));
-    Ok(puts.chain(deletes).map(|key| Compare::NotSince(key, at)).collect())
-}
-
-fn changed_since((kind, name): (Kind, &str)) -> String {
-    format!(
-        "{kind} `{}` has been changed by somebody else meanwhile: nothing was changed; get it anew",
-        model::plain(name)
-    )
-}
-
-/// What a proposal writes: the objects, and which clusters it may concern.
-fn writes(core: &Core, proposal: &Proposal) -> Vec<Write> {
-    let objects = proposal.pairs.iter().filter_map(|(before, after)| match (before, after) {
-        (_, Some(o)) => Some(Write::Put(keys::object(o.kind(), &o.name()), o.to_ndjson().into_bytes())),
-        (Some(o), None) => Some(Write::Delete(keys::object(o.kind(), &o.name()))),
-        (None, None) => None,
-    });
-    let there = &core.region.model().by_name().clusters;
-    let clusters = proposal.clusters.iter().map(|name| match there.contains_key(name) {
-        true => Write::Put(keys::latest(name), Vec::new()),
-        false => Write::Delete(keys::latest(name)),
-    });
-    objects.chain(clusters).collect()
-}
-
-fn wrong(e: NodeError) -> Refusal {
-    Refusal::Wrong(e.sentences())
 }
 
 /// There is no such object.

@@ -8,7 +8,7 @@ use crate::core::region::Whole;
 use crate::refusal::Refusal;
 use crate::service::{now_ms, Caller, Controller};
 use model::Name;
-use node::distribution::{Message, ALIVE_S, PROTOCOL};
+use node::distribution::{block, Message, ALIVE_S, PROTOCOL};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use std::sync::Arc;
@@ -41,7 +41,6 @@ pub struct Stream {
     /// It keeps what was changed by hand, until the operator says otherwise.
     drift: bool,
     hello: bool,
-    /// Doubts about credentials that it has looked into.
     /// Everything, on its way, and how much of it has been sent.
     whole: Option<(Whole, u64)>,
     news: Receiver<u64>,
@@ -50,7 +49,7 @@ pub struct Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         self.controller.core().fleet.left(&self.node, now_ms());
-        self.controller.wake();
+        self.controller.wakes.said();
     }
 }
 
@@ -63,17 +62,17 @@ pub fn begin(controller: &Arc<Controller>, caller: &Caller, query: &StreamQuery)
         )]));
     }
     let Some(node) = caller.principal.node.clone() else { return Err(Refusal::Failed) };
-    let news = controller.news();
     let mut core = controller.core();
     let cluster = core.region.cluster_of(&node);
     let cluster = cluster.ok_or_else(|| Refusal::Forbidden(format!("there is no Node `{node}` any more")))?;
+    let news = controller.wakes.cluster(&cluster);
     // What it holds of another region or cluster says nothing here; nor does a revision that has not been yet.
     let same =
         query.region == controller.history() && *query.cluster == *cluster && query.from <= core.region.revision();
     let at = if same { query.from } else { 0 };
     core.fleet.came(&node, &caller.from, now_ms());
     drop(core);
-    controller.wake();
+    controller.wakes.said();
     let (grant, drift) = (Grant::of(controller, caller), query.drift && same);
     Ok(Stream { controller: controller.clone(), grant, node, cluster, at, drift, hello: false, whole: None, news })
 }
@@ -125,12 +124,7 @@ impl Stream {
                 Some(page) => {
                     *sent += page.len() as u64;
                     drop(core);
-                    let mut text = Vec::with_capacity(page.len() * 200);
-                    for object in &page {
-                        text.extend_from_slice(object.to_ndjson().as_bytes());
-                        text.push(b'\n');
-                    }
-                    text
+                    block(page)
                 }
                 None => {
                     let end = Message::End { objects: *sent }.line();

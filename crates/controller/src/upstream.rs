@@ -42,7 +42,7 @@ pub fn begin(controller: &Arc<Controller>, caller: &Caller, query: &UpstreamQuer
         return Err(wrong(format!("vnis: at most {VNIS_MAX}")));
     }
     let grant = Grant::of(controller, caller);
-    Ok(Telling { controller: controller.clone(), grant, vnis, told: None, news: controller.news() })
+    Ok(Telling { controller: controller.clone(), grant, vnis, told: None, news: controller.wakes.region() })
 }
 
 impl Telling {

@@ -43,7 +43,7 @@ pub struct Watching {
 /// Begins to watch.
 pub fn begin(controller: &Arc<Controller>, caller: &Caller, query: &WatchQuery) -> Result<Watching, Refusal> {
     let kinds = crate::listing::kinds(if query.kind.is_empty() { "all" } else { &query.kind })?;
-    let news = controller.news();
+    let news = controller.wakes.region();
     let after = query.after.unwrap_or_else(|| controller.core().region.revision());
     let watch = Some(controller.store.watch(after)?);
     let grant = Grant::of(controller, caller);

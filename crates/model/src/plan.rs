@@ -93,7 +93,7 @@ impl Plan {
     /// Every object that came, changed or went: as it was, and as it is in `model`, the model after the change. By kind and name.
     pub fn pairs(&self, model: &Model) -> Vec<Pair> {
         let mut pairs: Vec<Pair> = match &self.work {
-            Work::Steps(log) => step_pairs(log, model, usize::MAX).into_values().filter(|(a, b)| a != b).collect(),
+            Work::Steps(log) => return sorted_pairs(log, model),
             Work::Swap(old) => {
                 let mut pairs = Vec::new();
                 for_each_difference(old, model, &mut |d| {
@@ -108,6 +108,12 @@ impl Plan {
         pairs
     }
 
+    /// The same as [`Plan::view`], of all pairs, which somebody has found already.
+    pub fn view_of(&self, pairs: &[Pair], max: usize) -> PlanView {
+        let changes = pairs.iter().filter_map(|(a, b)| ChangeView::new(a.clone(), b.clone()));
+        self.viewed(changes.take(max).collect())
+    }
+
     /// The first `max` changes for people and programs. `model` is the model after the change.
     pub fn view(&self, model: &Model, max: usize) -> PlanView {
         let mut changes = match &self.work {
@@ -115,6 +121,10 @@ impl Plan {
             Work::Swap(old) => swap_changes(old, model, max),
         };
         changes.sort_by(|a, b| (a.kind, &a.name).cmp(&(b.kind, &b.name)));
+        self.viewed(changes)
+    }
+
+    fn viewed(&self, changes: Vec<ChangeView>) -> PlanView {
         let all: u64 = self.tallies.iter().map(|t| t.added + t.changed + t.removed).sum();
         PlanView {
             more: all.saturating_sub(changes.len() as u64),
@@ -275,6 +285,31 @@ fn step_pairs(log: &[Undo], model: &Model, max: usize) -> HashMap<(Kind, Name), 
         }
     }
     pairs
+}
+
+/// All pairs that differ, by kind and name. A change of millions comes mostly in this order, so that sorting costs little.
+fn sorted_pairs(log: &[Undo], model: &Model) -> Vec<Pair> {
+    let before = Before::new(log, model);
+    let mut steps: Vec<(Kind, Name, Pair)> = Vec::with_capacity(log.len());
+    for step in log {
+        for pair in [(before.object(step), None), (None, after(step, model))] {
+            if let Some(object) = pair.0.as_ref().or(pair.1.as_ref()) {
+                steps.push((object.kind(), object.name(), pair));
+            }
+        }
+    }
+    // Steps of one object stay in their order: the first one knows what was before, the last one what is.
+    steps.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
+    steps.dedup_by(|later, first| {
+        let same = (later.0, &later.1) == (first.0, &first.1);
+        if same {
+            let (old, new) = std::mem::take(&mut later.2);
+            first.2 .0 = first.2 .0.take().or(old);
+            first.2 .1 = new.or(first.2 .1.take());
+        }
+        same
+    });
+    steps.into_iter().map(|(_, _, pair)| pair).filter(|(a, b)| a != b).collect()
 }
 
 fn swap_changes(old: &Model, new: &Model, max: usize) -> Vec<ChangeView> {

@@ -256,20 +256,24 @@ impl Ring {
         }
     }
 
-    fn push(&mut self, event: Event) {
-        let line = serde_json::to_string(&event).unwrap_or_default() + "\n";
-        // Two changes at once may be noted in either order.
-        let before = |e: &Event| !self.sorted || e.generation <= event.generation;
-        let at = self.list.iter().rposition(before).map_or(0, |at| at + 1);
-        let committed = event.is_commit();
-        self.list.insert(at, event);
-        self.trim(committed);
+    /// Takes events in; the file is written, and synced, once for all.
+    fn push(&mut self, events: Vec<Event>) {
+        let (mut text, new) = (String::new(), events.len());
+        for event in events {
+            text += &(serde_json::to_string(&event).unwrap_or_default() + "\n");
+            // Two changes at once may be noted in either order.
+            let before = |e: &Event| !self.sorted || e.generation <= event.generation;
+            let at = self.list.iter().rposition(before).map_or(0, |at| at + 1);
+            let committed = event.is_commit();
+            self.list.insert(at, event);
+            self.trim(committed);
+        }
         let Some(path) = &self.path else { return };
         // One that somebody removed is written anew as a whole.
         let there = self.lines == Some(0) || path.exists();
         let written = match self.lines {
             Some(lines) if there && lines < 2 * self.list.len().max(self.max) => {
-                append(path, &line, self.sorted).map(|()| lines + 1)
+                append(path, &text, self.sorted).map(|()| lines + new)
             }
             _ => rewrite(path, &self.list).map(|()| self.list.len()),
         };
@@ -333,7 +337,7 @@ impl Audit {
             let mut event =
                 Event::new("start", "committed", generation, &Origin { from: "startup".into(), ..Origin::default() });
             event.note = "found at the start: who changed it, and when, was not noted".into();
-            history.push(event);
+            history.push(vec![event]);
         }
         let notes = [events.note.take(), history.note.take()].into_iter().flatten().collect();
         Audit { rings: Mutex::new((events, history)), notes }
@@ -344,14 +348,25 @@ impl Audit {
     }
 
     /// Logs and keeps an event.
-    pub fn note(&self, mut event: Event) {
-        event.note = cut(&event.note);
-        event.say();
-        let mut rings = self.rings();
-        if event.outcome == "committed" {
-            rings.1.push(event.clone());
+    pub fn note(&self, event: Event) {
+        self.note_all(vec![event]);
+    }
+
+    /// The same of several, which are on disk together.
+    pub fn note_all(&self, mut events: Vec<Event>) {
+        if events.is_empty() {
+            return;
         }
-        rings.0.push(event);
+        for event in &mut events {
+            event.note = cut(&event.note);
+            event.say();
+        }
+        let commits: Vec<Event> = events.iter().filter(|e| e.outcome == "committed").cloned().collect();
+        let mut rings = self.rings();
+        if !commits.is_empty() {
+            rings.1.push(commits);
+        }
+        rings.0.push(events);
     }
 
     /// The latest events, oldest first; 0: all.
@@ -366,6 +381,13 @@ impl Audit {
 
     /// Notes how a change went: what it was, who asked for it. `generation` is the present one.
     pub fn outcome(&self, what: &str, origin: &Origin, result: &Result<ApplyReport, NodeError>, generation: u64) {
+        self.note(Event::outcome(what, origin, result, generation));
+    }
+}
+
+impl Event {
+    /// How a change went.
+    pub fn outcome(what: &str, origin: &Origin, result: &Result<ApplyReport, NodeError>, generation: u64) -> Event {
         let mut event = match result {
             Ok(report) if report.committed => Event::new(what, "committed", report.generation, origin),
             Ok(_) => Event::new(what, "unchanged", generation, origin),
@@ -380,7 +402,7 @@ impl Audit {
                 event.note = cut(sentences.first().map_or("", |s| s.as_str())) + &rest;
             }
         }
-        self.note(event);
+        event
     }
 }
 

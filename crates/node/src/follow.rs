@@ -3,7 +3,7 @@
 //! read, so that a node that cannot keep up holds the controller back and not its own memory. What went wrong is tried again,
 //! less and less often. Nothing here stands between a packet and its way.
 
-use crate::distribution::{Message, Report, ALIVE_S, PROTOCOL};
+use crate::distribution::{read_block, Message, Report, ALIVE_S, BLOCK_MAX, PROTOCOL};
 use crate::managed::Managed;
 use crate::service::Node;
 use crate::tls::Remote;
@@ -100,30 +100,69 @@ fn silent() -> String {
     format!("it has said nothing for {} s", SILENCE.as_secs())
 }
 
-/// The lines of the stream.
+/// The lines of the stream, and blocks behind them.
 struct Reader {
     body: Incoming,
     rest: Vec<u8>,
 }
 
 impl Reader {
-    /// Whole lines that have come, a megabyte or so at most; empty at the end of the stream.
+    /// Whole lines that have come, a megabyte or so at most, up to and with one that says that a block follows; empty at the end of the stream.
     async fn lines(&mut self) -> Result<Vec<u8>, String> {
         loop {
-            if let Some(end) = self.rest.iter().rposition(|b| *b == b'\n') {
-                let after = self.rest.split_off(end + 1);
+            if let Some(end) = end_of_lines(&self.rest) {
+                let after = self.rest.split_off(end);
                 return Ok(std::mem::replace(&mut self.rest, after));
             }
-            let frame = tokio::time::timeout(SILENCE, self.body.frame()).await;
-            match frame.map_err(|_| silent())? {
-                None => return Ok(Vec::new()),
-                Some(frame) => {
-                    let frame = frame.map_err(|e| e.to_string())?;
-                    self.rest.extend_from_slice(frame.data_ref().map_or(&[], |d| &d[..]));
-                }
+            if !self.more().await? {
+                return Ok(Vec::new());
             }
         }
     }
+
+    /// The bytes of a block.
+    async fn block(&mut self, bytes: u64) -> Result<Vec<u8>, String> {
+        if bytes > BLOCK_MAX {
+            return Err(format!("a block of {bytes} bytes is announced, and {BLOCK_MAX} are taken"));
+        }
+        while (self.rest.len() as u64) < bytes {
+            if !self.more().await? {
+                return Err("it has ended the stream in the middle of a block".into());
+            }
+        }
+        let after = self.rest.split_off(bytes as usize);
+        Ok(std::mem::replace(&mut self.rest, after))
+    }
+
+    /// Takes in what comes; false at the end of the stream.
+    async fn more(&mut self) -> Result<bool, String> {
+        let frame = tokio::time::timeout(SILENCE, self.body.frame()).await;
+        let Some(frame) = frame.map_err(|_| silent())? else {
+            return Ok(false);
+        };
+        let frame = frame.map_err(|e| e.to_string())?;
+        self.rest.extend_from_slice(frame.data_ref().map_or(&[], |d| &d[..]));
+        Ok(true)
+    }
+}
+
+/// What a line that says that a block follows begins with.
+const BLOCK: &[u8] = b"{\"block\"";
+
+/// Where the whole lines of some text end, behind the first that says that a block follows.
+fn end_of_lines(text: &[u8]) -> Option<usize> {
+    if !text.starts_with(BLOCK) && memchr::memmem::find(text, b"\n{\"block\"").is_none() {
+        return memchr::memrchr(b'\n', text).map(|end| end + 1);
+    }
+    let mut end = 0;
+    for n in memchr::memchr_iter(b'\n', text) {
+        let block = text[end..].starts_with(BLOCK);
+        end = n + 1;
+        if block {
+            break;
+        }
+    }
+    (end > 0).then_some(end)
 }
 
 /// What is being received.
@@ -150,6 +189,14 @@ impl Parcel {
         if self.text.len() >= TOGETHER {
             self.read();
         }
+    }
+
+    /// Takes the objects of a block.
+    fn take_block(&mut self, bytes: &[u8]) -> Result<(), String> {
+        let docs = read_block(bytes).map_err(|e| format!("it sends what this node does not understand: {e}"))?;
+        self.lines += docs.puts.len() as u64;
+        self.docs.puts.extend(docs.puts);
+        Ok(())
     }
 
     fn read(&mut self) {
@@ -200,6 +247,8 @@ async fn follow_stream(
                         out.send(sender, remote, managed).await?;
                     }
                     Message::Snapshot { revision } => receiving = Receiving::Snapshot(revision),
+                    // It is the last one of these lines.
+                    Message::Block { bytes } => parcel.take_block(&reader.block(bytes).await?)?,
                     Message::Change { revision, puts, deletes } => {
                         if let Some(why) = refused.take() {
                             return Err(why);
@@ -284,5 +333,25 @@ impl Reports {
         let report = Report { usage: usage.map_err(|_| "the node failed to read its counters")?, ..managed.report() };
         let report = serde_json::to_vec(&report).unwrap_or_default();
         send(sender, remote, "POST", "/v1/report", report).await.map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::end_of_lines;
+
+    #[test]
+    fn lines_end_behind_one_that_says_that_a_block_follows() {
+        for (text, end) in [
+            ("", None),
+            ("{\"apiVersion\"", None),
+            ("a\nb\nc", Some(4)),
+            ("{\"block\":{\"bytes\":3}}", None),
+            ("{\"block\":{\"bytes\":3}}\na\nb", Some(22)),
+            ("a\n{\"block\":{\"bytes\":3}}\nxyz{\"end\"}\n", Some(24)),
+            ("a\n{\"block\":{\"by", Some(2)),
+        ] {
+            assert_eq!(end_of_lines(text.as_bytes()), end, "{text}");
+        }
     }
 }

@@ -124,7 +124,7 @@ impl Remote {
     }
 
     /// Connects, for a protocol of HTTP (`h2`, `http/1.1`).
-    pub(crate) async fn connect(&self, protocol: &str) -> Result<TlsStream<TcpStream>, String> {
+    pub async fn connect(&self, protocol: &str) -> Result<TlsStream<TcpStream>, String> {
         let mut config = ClientConfig::clone(&self.config);
         config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
         let work = async {

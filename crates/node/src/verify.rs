@@ -13,11 +13,11 @@ use crate::error::NodeError;
 use crate::managed::Managed;
 use crate::service::{Core, Node};
 use compile::Compile;
-use model::{Documents, Kind, Mac, Model, Name, Object, Position, Prefix, Scope, Snapshot, VpcView, Wanted};
-use std::collections::{BTreeSet, HashMap, HashSet};
+use model::{Documents, Kind, Mac, Model, Object, Position, Prefix, Scope, Snapshot, VpcView, Wanted};
+use std::collections::{BTreeSet, HashSet};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tables::{Entry, RouteInterval, Tables, Target, Tenant, Writer};
 
 /// Objects that are looked at under one lock.
@@ -58,7 +58,8 @@ impl Default for Pass {
 }
 
 fn wanted() -> Wanted {
-    Wanted { kinds: vec![Kind::Nc, Kind::Vpc, Kind::Vm, Kind::Route], vpc: None }
+    // Routes are looked at with their VPC.
+    Wanted { kinds: vec![Kind::Nc, Kind::Vpc, Kind::Vm], vpc: None }
 }
 
 /// Looks at objects, under the lock of the configuration.
@@ -66,7 +67,8 @@ struct Look<'n> {
     node: &'n Node,
     tables: &'n Tables,
     model: &'n Model,
-    ncs: HashMap<Name, Option<IpAddr>>,
+    /// The VPC that was looked at last: VMs come VPC by VPC.
+    vpc: Option<(VpcView<'n>, Option<Tenant>)>,
     /// NCs of VPCs that were looked at.
     senders: HashSet<(abi::Vni, IpAddr)>,
     faults: Vec<String>,
@@ -78,7 +80,16 @@ fn halves(a: Ipv6Addr) -> (u64, u64) {
 
 impl<'n> Look<'n> {
     fn new(node: &'n Node, tables: &'n Tables, core: &'n Core) -> Look<'n> {
-        Look { node, tables, model: &core.model, ncs: HashMap::new(), senders: HashSet::new(), faults: Vec::new() }
+        Look { node, tables, model: &core.model, vpc: None, senders: HashSet::new(), faults: Vec::new() }
+    }
+
+    /// A VPC, and its entry in the tables.
+    fn vpc_of(&mut self, name: &str) -> Option<(VpcView<'n>, Option<Tenant>)> {
+        if self.vpc.as_ref().is_none_or(|(vpc, _)| *vpc.spec().name != *name) {
+            let vpc = self.model.vpc_of_name(name)?;
+            self.vpc = Some((vpc, self.tables.tenant(vpc.spec().vni)));
+        }
+        self.vpc
     }
 
     fn vpc(&mut self, name: &str, routes_max: usize) -> bool {
@@ -143,16 +154,11 @@ impl<'n> Look<'n> {
     }
 
     fn vm(&mut self, vm: &model::Vm) {
-        let Some(vpc) = self.model.vpc_of_name(&vm.vpc) else { return };
+        // That its VPC is missing is told there.
+        let Some((vpc, Some(tenant))) = self.vpc_of(&vm.vpc) else { return };
         let vni = vpc.spec().vni;
         let name = || Object::Vm(vm.clone()).name();
-        // That its VPC is missing is told there.
-        let Some(tenant) = self.tables.tenant(vni) else { return };
-        let model = self.model;
-        let nc = *self.ncs.entry(vm.nc.clone()).or_insert_with(|| match model.get(Kind::Nc, &vm.nc) {
-            Some(Object::Nc(nc)) => Some(nc.address),
-            _ => None,
-        });
+        let nc = vpc.vm(vm.mac).map(|seen| seen.nc);
         if let Some(nc) = nc.filter(|nc| self.senders.insert((vni, *nc)) && !self.may_send(vni, *nc)) {
             self.faults.push(format!("Vm {}: in the tables its NC {nc} may not send for its VPC", name()));
         }
@@ -284,7 +290,6 @@ impl Node {
         let mut look = Look::new(self, tables, core);
         for object in objects {
             match object {
-                // Its routes are looked at with it.
                 Object::Vpc(vpc) => drop(look.vpc(&vpc.name, usize::MAX - 1)),
                 Object::Vm(vm) => look.vm(vm),
                 Object::Nc(nc) => look.nc(nc),
@@ -394,15 +399,21 @@ impl Node {
     }
 }
 
+/// CPU time that this thread has used: on a busy machine, or while it waited for a lock, the clock says more.
+fn used() -> Duration {
+    let used = nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID);
+    used.map_or(Duration::ZERO, |time| Duration::new(time.tv_sec() as u64, time.tv_nsec() as u32))
+}
+
 /// Verifies as long as the node runs.
 pub(crate) fn begin(node: &Arc<Node>, managed: Arc<Managed>) -> std::io::Result<()> {
     let node = Arc::downgrade(node);
     let work = move || {
         let (mut pass, mut rush, mut revision) = (Pass::new(), false, managed.followed().revision);
         while let Some(node) = node.upgrade() {
-            let begun = Instant::now();
+            let begun = used();
             node.verify(&mut pass);
-            let mut pause = if rush { Duration::ZERO } else { begun.elapsed() * (SHARE - 1) };
+            let mut pause = if rush { Duration::ZERO } else { used().saturating_sub(begun) * (SHARE - 1) };
             if pass.over() {
                 let faults = std::mem::take(&mut pass).faults;
                 managed.verified(revision, faults.clone());

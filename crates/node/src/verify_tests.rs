@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 use super::*;
 use rand::{RngExt, SeedableRng};
+use std::collections::HashMap;
 
 use crate::consent::{Authority, Consent};
 use crate::daemon::{self, Options};

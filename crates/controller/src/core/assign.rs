@@ -3,7 +3,7 @@
 //! It is made anew for a question, of names in their order, so that the same region gives the same answers.
 
 use super::fleet::Fleet;
-use super::placement::{self, Amounts, Change, ClusterId, Engine, Levels, Names, Refusal, Resource, UnitId, Usage};
+use super::placement::{self, Amounts, Change, ClusterId, Engine, Levels, Names, Refusal, Resource, UnitId};
 use super::region::Region;
 use model::{Kind, Name, Object};
 use node::usage::Usage as NodeUsage;
@@ -92,27 +92,23 @@ fn capacity(usage: &NodeUsage) -> Option<placement::Node> {
 impl Assignment {
     /// The region as it is.
     pub fn of(region: &Region, fleet: &Fleet) -> Assignment {
-        let model = region.model();
-        let mut nodes: BTreeMap<Name, Vec<placement::Node>> = BTreeMap::new();
+        let (model, capacities) = (region.model(), capacities(region, fleet));
         let mut traffic: HashMap<&str, u64> = HashMap::new();
-        for node in model.by_name().nodes.values() {
-            let Some(usage) = fleet.usage(&node.name) else { continue };
-            nodes.entry(node.cluster.clone()).or_default().extend(capacity(usage));
+        for usage in model.by_name().nodes.values().filter_map(|n| fleet.usage(&n.name)) {
             for (vpc, bits) in &usage.vpcs {
                 *traffic.entry(vpc).or_default() += bits;
             }
         }
-        nodes.retain(|_, nodes| !nodes.is_empty());
         let mut units = units(region);
         for unit in &mut units {
             let vpcs = unit.tenants.iter().filter_map(|t| model.by_name().tenants.get(t)).flat_map(|t| &t.vpcs);
             unit.demand = region.amounts(vpcs.clone());
             unit.demand[Resource::Traffic] = vpcs.filter_map(|vpc| traffic.get(&**vpc)).sum();
         }
-        let clusters: Vec<Name> = nodes.keys().cloned().collect();
+        let clusters: Vec<Name> = capacities.keys().cloned().collect();
         let mut placed = placement::Region::new(Levels::default());
-        for (at, nodes) in nodes.values().enumerate() {
-            placed.set_cluster(ClusterId(at as u32), placement::capacity(nodes));
+        for (at, capacity) in capacities.values().enumerate() {
+            placed.set_cluster(ClusterId(at as u32), *capacity);
         }
         let mut assignment = Assignment { region: placed, clusters, units };
         for (at, unit) in assignment.units.iter().enumerate() {
@@ -232,26 +228,42 @@ impl Assignment {
         moved.map_err(|refusal| self.sentence(&refusal))?;
         Ok(self.units[unit].tenants.clone())
     }
+}
 
-    /// How full each cluster is.
-    pub fn views(&self, region: &Region) -> Vec<ClusterView> {
-        let usages: Vec<Usage> = self.region.usages();
-        let all = region.model().by_name();
-        let view = |name: &Name| {
-            let usage = self.number(name).map(|id| &usages[id.0 as usize]);
-            let levels = usage.into_iter().flat_map(|usage| {
-                let limited = Resource::ALL.into_iter().filter(move |r| usage.capacity[*r] < UNLIMITED);
-                limited.map(move |r| (r.name().to_string(), (usage.load[r], usage.capacity[r], usage.level(r))))
-            });
-            ClusterView {
-                name: name.to_string(),
-                levels: levels.collect(),
-                closed: usage.is_some_and(|u| u.closed),
-                tenants: self.units.iter().filter(|u| u.cluster.as_ref() == Some(name)).map(|u| u.tenants.len()).sum(),
-                nodes: all.nodes.values().filter(|n| n.cluster == *name).count(),
+/// What clusters can hold, by what their nodes have told. Those of which none has are not among them.
+fn capacities(region: &Region, fleet: &Fleet) -> BTreeMap<Name, Amounts> {
+    let mut nodes: BTreeMap<Name, Vec<placement::Node>> = BTreeMap::new();
+    for node in region.model().by_name().nodes.values() {
+        let told = fleet.usage(&node.name).and_then(capacity);
+        if let Some(told) = told {
+            nodes.entry(node.cluster.clone()).or_default().push(told);
+        }
+    }
+    nodes.into_iter().map(|(cluster, nodes)| (cluster, placement::capacity(&nodes))).collect()
+}
+
+impl ClusterView {
+    /// Of all clusters: what they hold is counted as it comes and goes, so nothing is placed anew to say it.
+    pub fn all(region: &Region, fleet: &Fleet) -> Vec<ClusterView> {
+        let (capacities, close) = (capacities(region, fleet), Levels::default().close);
+        let mut views: BTreeMap<&Name, ClusterView> = BTreeMap::new();
+        for (name, held) in region.held() {
+            let (tenants, mut held) = (region.tenants_in(name) as usize, held);
+            let nodes = region.model().by_name().nodes.values().filter(|n| n.cluster == *name);
+            held[Resource::Traffic] =
+                nodes.clone().filter_map(|n| fleet.usage(&n.name)).flat_map(|u| u.vpcs.values()).sum();
+            let mut view =
+                ClusterView { name: name.to_string(), tenants, nodes: nodes.count(), ..ClusterView::default() };
+            if let Some(capacity) = capacities.get(name) {
+                let limits = capacity.permille(&close);
+                view.closed = Resource::ALL.into_iter().any(|r| held[r] > 0 && held[r] >= limits[r]);
+                let limited = Resource::ALL.into_iter().filter(|r| capacity[*r] < UNLIMITED);
+                let level = |r| (held[r], capacity[r], placement::share(held[r], capacity[r]));
+                view.levels = limited.map(|r| (r.name().to_string(), level(r))).collect();
             }
-        };
-        all.clusters.keys().map(view).collect()
+            views.insert(name, view);
+        }
+        views.into_values().collect()
     }
 }
 

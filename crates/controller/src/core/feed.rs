@@ -53,6 +53,11 @@ impl Feed {
         self.latest
     }
 
+    /// A change has come that nodes are not told of by itself: they are sent everything.
+    pub fn skip(&mut self, revision: u64) {
+        *self = Feed::new(revision);
+    }
+
     /// Takes a change in.
     pub fn push(&mut self, revision: u64, increment: &Increment) {
         let change = Arc::new(Change::new(revision, increment));

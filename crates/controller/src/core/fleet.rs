@@ -55,10 +55,24 @@ pub struct NodeView {
     pub usage: Usage,
 }
 
+/// What of a node's report is another thing than before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heard {
+    /// Anything but its traffic.
+    pub news: bool,
+    /// Whether it was changed by hand.
+    pub drift: bool,
+    /// What is not there as it is configured.
+    pub faults: bool,
+    /// Why it refuses a change.
+    pub errors: bool,
+}
+
 /// The nodes.
 #[derive(Debug, Default)]
 pub struct Fleet {
     nodes: BTreeMap<Name, Known>,
+    capacities: u64,
 }
 
 impl Fleet {
@@ -78,15 +92,28 @@ impl Fleet {
         }
     }
 
-    /// A node tells how it stands. Whether that is news.
-    pub fn reported(&mut self, node: &Name, report: Report, now_ms: u64) -> bool {
+    /// A node tells how it stands.
+    pub fn reported(&mut self, node: &Name, report: Report, now_ms: u64) -> Heard {
         let known = self.nodes.entry(node.clone()).or_default();
         known.seen_ms = now_ms;
-        let usage = std::mem::take(&mut known.report.usage);
-        // Traffic is always another: nobody is woken for it.
-        let news = known.report != Report { usage: Usage::default(), ..report.clone() } || usage.levels.is_empty();
+        let usage = std::mem::replace(&mut known.report.usage, report.usage.clone());
+        let limits = |usage: &Usage| usage.levels.iter().map(|l| (l.name.clone(), l.limit)).collect::<Vec<_>>();
+        let heard = Heard {
+            // Traffic is always another: nobody is woken for it.
+            news: known.report != report || usage.levels.is_empty(),
+            drift: known.report.drift != report.drift,
+            faults: known.report.faults != report.faults,
+            errors: known.report.errors != report.errors,
+        };
+        let same = (&usage.engine, usage.link_bits) == (&report.usage.engine, report.usage.link_bits);
+        self.capacities += u64::from(!same || limits(&usage) != limits(&report.usage));
         known.report = report;
-        news
+        heard
+    }
+
+    /// Raised when a node says that it can hold more or less than before.
+    pub fn capacities(&self) -> u64 {
+        self.capacities
     }
 
     /// How full a node is, if it has told.
@@ -160,11 +187,13 @@ mod tests {
             errors: errors.iter().map(|e| e.to_string()).collect(),
             ..Report::default()
         };
-        assert!(fleet.reported(&name, report(7, &[]), 2000));
+        assert!(fleet.reported(&name, report(7, &[]), 2000).news);
         let usage = Usage { levels: vec![Filled::default()], ..Usage::default() };
-        assert!(fleet.reported(&name, Report { usage: usage.clone(), ..report(7, &[]) }, 2000));
+        assert!(fleet.reported(&name, Report { usage: usage.clone(), ..report(7, &[]) }, 2000).news);
+        assert_eq!(fleet.capacities(), 1);
         let busy = Usage { packets: 7, ..usage };
-        assert!(!fleet.reported(&name, Report { usage: busy.clone(), ..report(7, &[]) }, 2000));
+        assert!(!fleet.reported(&name, Report { usage: busy.clone(), ..report(7, &[]) }, 2000).news);
+        assert_eq!(fleet.capacities(), 1);
         assert_eq!(fleet.view("n", "c", 7, 2000).usage, busy);
         assert_eq!([2000, 2000 + SILENCE_MS].map(|now| state(&fleet, now)), ["current", "away"]);
         let damaged = Report { faults: vec!["Vm x".into()], ..report(7, &[]) };

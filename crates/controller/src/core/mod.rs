@@ -17,3 +17,4 @@ mod region_tests;
 pub mod samples;
 pub mod scope;
 pub mod search;
+pub mod serving;

@@ -6,12 +6,13 @@ use super::access::Principal;
 use super::feed::{Change, Feed, Gone};
 use super::moving::Placement;
 use super::placement::Amounts;
-use super::scope::{self, moves, served, upstream, Placed, Scope, Served, OF_MACHINES};
+use super::scope::{self, Placed, Scope, OF_MACHINES};
 use super::search::Index;
+use super::serving::{self, served, Pending, Shift, Shifts};
 use model::{
     Access, ConfigError, Documents, Kind, Listings, Model, Name, Object, Pair, Plan, Snapshot, Tenant, Wanted,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// A change that the model has taken, and nobody knows of yet.
@@ -23,6 +24,16 @@ pub struct Proposal {
     pub pairs: Vec<Pair>,
     /// The clusters that it may concern.
     pub clusters: Vec<Name>,
+    /// The VPCs that it moves.
+    shifts: Shifts,
+}
+
+impl Proposal {
+    /// Whether it may be one transaction with others: it concerns what is inside VPCs alone, and so no order among clusters, credentials and
+    /// numbers of what others refer to.
+    pub fn joins_others(&self) -> bool {
+        self.pairs.iter().all(|p| matches!(scope::kind(p), Kind::Vm | Kind::Route))
+    }
 }
 
 /// Why a change is not proposed.
@@ -71,6 +82,9 @@ pub struct Region {
     clusters: BTreeMap<Name, Cluster>,
     placed: Placed,
     upstream: BTreeMap<u32, Name>,
+    pending: Pending,
+    /// Tenants with VPCs in each cluster.
+    tenants: BTreeMap<Name, u64>,
     /// The revision at which anybody's place changed last.
     placed_at: u64,
 }
@@ -84,15 +98,52 @@ impl Region {
         placed: Placed,
     ) -> Result<Region, Vec<ConfigError>> {
         let (model, _) = Model::from_documents(objects)?;
-        let served = served(&model, &placed);
-        let upstream = upstream(&model, &placed, &served);
-        let clusters = served.into_iter().map(|(name, vpcs)| {
+        let clusters = served(&model, &placed).into_iter().map(|(name, vpcs)| {
             let feed = Feed::new(latest.get(&name).copied().unwrap_or(revision));
             let scope = Scope::of(&model, &vpcs);
             (name, Cluster { scope, feed, came: BTreeMap::new() })
         });
         let (clusters, listings, index) = (clusters.collect(), Listings::default(), Index::of(&model));
-        Ok(Region { model, revision, listings, index, clusters, placed, upstream, placed_at: revision })
+        let (upstream, pending, tenants) = (BTreeMap::new(), Pending::of(&model, &placed), BTreeMap::new());
+        let placed_at = revision;
+        let mut region =
+            Region { model, revision, listings, index, clusters, placed, upstream, pending, tenants, placed_at };
+        region.count_all_tenants();
+        let all: BTreeSet<Name> = region.clusters.values().flat_map(|c| c.scope.vpcs().iter().cloned()).collect();
+        region.follow_upstream(&[], &all);
+        Ok(region)
+    }
+
+    /// Tenants with which something is to be done.
+    pub fn pending(&self) -> &Pending {
+        &self.pending
+    }
+
+    /// Tenants with VPCs whose packets hosts send to a cluster.
+    pub fn tenants_in(&self, cluster: &Name) -> u64 {
+        self.tenants.get(cluster).copied().unwrap_or(0)
+    }
+
+    fn count_all_tenants(&mut self) {
+        let mut counts = BTreeMap::new();
+        for tenant in self.model.by_name().tenants.values().filter(|t| !t.vpcs.is_empty()) {
+            if let Some(cluster) = self.serving(tenant) {
+                *counts.entry(cluster.clone()).or_default() += 1;
+            }
+        }
+        self.tenants = counts;
+    }
+
+    /// Counts a Tenant where it is, or was.
+    fn count_tenant(&mut self, tenant: &Tenant, is: bool) {
+        let Some(cluster) = self.serving(tenant).filter(|_| !tenant.vpcs.is_empty()).cloned() else { return };
+        let count = self.tenants.entry(cluster).or_default();
+        *count = if is { *count + 1 } else { count.saturating_sub(1) };
+    }
+
+    /// What each cluster holds of tables, as placement counts it.
+    pub fn held(&self) -> impl Iterator<Item = (&Name, Amounts)> {
+        self.clusters.iter().map(|(name, cluster)| (name, cluster.scope.amounts()))
     }
 
     /// Where the Tenants are that nobody pinned.
@@ -140,22 +191,74 @@ impl Region {
     /// Changes where Tenants are: the store has it, under this revision.
     pub fn place(&mut self, changes: Places, revision: u64) {
         let clusters = self.concerned(&changes);
-        for (tenant, placement) in changes {
+        let tenants: Vec<Name> = changes.iter().map(|(tenant, _)| tenant.clone()).collect();
+        for (name, placement) in changes {
+            let tenant = self.model.by_name().tenants.get(&name).cloned();
+            tenant.iter().for_each(|tenant| self.count_tenant(tenant, false));
             match placement {
-                Some(placement) => drop(self.placed.insert(tenant, Placement { revision, ..placement })),
-                None => drop(self.placed.remove(&tenant)),
+                Some(placement) => drop(self.placed.insert(name, Placement { revision, ..placement })),
+                None => drop(self.placed.remove(&name)),
             }
+            tenant.iter().for_each(|tenant| self.count_tenant(tenant, true));
         }
+        let found = tenants.iter().filter_map(|name| self.model.by_name().tenants.get(name));
+        let seeds = found.flat_map(|tenant| tenant.vpcs.iter().cloned()).collect();
+        let shifts = self.shifts_of(&seeds, &HashMap::new());
+        tenants.iter().for_each(|name| self.pending.look(&self.model, &self.placed, name));
         self.revision = revision;
-        self.follow(&[], &clusters, revision);
+        self.placed_at = revision;
+        self.follow(&[], &clusters, shifts, revision);
     }
 
     /// All that the store has of where Tenants are, each with the revision of its key.
     pub fn place_anew(&mut self, placed: Placed, revision: u64) {
         let all = self.clusters.keys().cloned().collect();
         self.placed = placed;
+        self.pending = Pending::of(&self.model, &self.placed);
+        self.count_all_tenants();
         self.revision = revision;
-        self.follow(&[], &all, revision);
+        self.placed_at = revision;
+        let shifts = self.shifts_of_all();
+        self.follow(&[], &all, shifts, revision);
+    }
+
+    /// What is to move when VPCs and their peers are looked at; `owners` of some have changed.
+    fn shifts_of(&self, seeds: &BTreeSet<Name>, owners: &HashMap<&Name, Option<&Name>>) -> Shifts {
+        let owner = |vpc: &Name| owners.get(vpc).copied().unwrap_or_else(|| self.index.owner(vpc)).cloned();
+        let now = || -> Box<dyn Iterator<Item = (&Name, &BTreeSet<Name>)>> {
+            Box::new(self.clusters.iter().map(|(name, c)| (name, &**c.scope.vpcs())))
+        };
+        serving::shifts(&self.model, &self.placed, seeds, owner, now)
+    }
+
+    /// The same of the whole region, in which clusters came or went.
+    fn shifts_of_all(&self) -> Shifts {
+        let (mut shifts, none) = (Shifts::default(), BTreeSet::new());
+        for (cluster, wanted) in served(&self.model, &self.placed) {
+            let now = self.clusters.get(&cluster).map_or(&none, |c| c.scope.vpcs());
+            let come: BTreeSet<Name> = wanted.difference(now).cloned().collect();
+            let gone: BTreeSet<Name> = now.difference(&wanted).cloned().collect();
+            shifts.clusters.insert(cluster, Shift { come, gone });
+        }
+        shifts.looked_at = self.model.objects(Kind::Vpc).map(|o| o.name()).collect();
+        shifts
+    }
+
+    /// What a change moves that the model has taken, and nothing else follows yet.
+    fn shifts(&self, pairs: &[Pair]) -> Shifts {
+        if pairs.iter().any(|p| scope::kind(p) == Kind::Cluster) {
+            return self.shifts_of_all();
+        }
+        let mut owners: HashMap<&Name, Option<&Name>> = HashMap::new();
+        for (before, after) in pairs {
+            if let Some(Object::Tenant(tenant)) = before {
+                tenant.vpcs.iter().for_each(|vpc| _ = owners.entry(vpc).or_insert(None));
+            }
+            if let Some(Object::Tenant(tenant)) = after {
+                owners.extend(tenant.vpcs.iter().map(|vpc| (vpc, Some(&tenant.name))));
+            }
+        }
+        self.shifts_of(&serving::named(pairs), &owners)
     }
 
     /// What is configured.
@@ -230,12 +333,16 @@ impl Region {
                 "nobody would be left who may change the region: one Role with access operator must stay".into(),
             ));
         }
+        let shifts = self.shifts(&pairs);
         let mut clusters: BTreeSet<Name> =
             self.clusters.iter().filter(|(_, c)| c.scope.may_concern(&pairs)).map(|(name, _)| name.clone()).collect();
-        if moves(&pairs) {
-            clusters.extend(self.model.by_name().clusters.keys().cloned());
-        }
-        Ok(Proposal { plan, pairs, clusters: clusters.into_iter().collect() })
+        clusters.extend(shifts.clusters.keys().cloned());
+        // One that is gone is no more, in the store too.
+        clusters.extend(pairs.iter().filter_map(|(before, after)| match (before, after) {
+            (Some(Object::Cluster(cluster)), None) => Some(cluster.name.clone()),
+            _ => None,
+        }));
+        Ok(Proposal { plan, pairs, clusters: clusters.into_iter().collect(), shifts })
     }
 
     fn permit(&self, who: &Principal, kind: Kind, name: &str, pair: &Pair) -> Result<(), Unfit> {
@@ -250,45 +357,76 @@ impl Region {
         self.model.revert(proposal.plan);
     }
 
-    /// Makes a proposal what is configured: the store has it, under this revision.
-    pub fn commit(&mut self, proposal: Proposal, revision: u64) {
+    /// Makes proposals what is configured: the store has them, under this revision. Several, one made on top of the other, are one change: each
+    /// of them joins others.
+    pub fn commit(&mut self, proposals: Vec<Proposal>, revision: u64) {
         self.revision = revision;
-        let Proposal { plan, pairs, clusters } = proposal;
-        self.follow(&pairs, &clusters.into_iter().collect(), revision);
+        let (mut clusters, mut shifts) = (BTreeSet::new(), Shifts::default());
+        let (mut all, mut plans) = (Vec::new(), Vec::new());
+        for proposal in proposals {
+            clusters.extend(proposal.clusters);
+            // Those that join others move nothing.
+            shifts = proposal.shifts;
+            all.push(proposal.pairs);
+            plans.push(proposal.plan);
+        }
+        let pairs = merged(all);
         self.index.follow(&self.model, &pairs);
-        self.listings.note(plan, &self.model);
+        self.pending.follow(&self.model, &self.placed, &pairs);
+        for (before, after) in &pairs {
+            for (object, is) in [(before, false), (after, true)] {
+                if let Some(Object::Tenant(tenant)) = object {
+                    self.count_tenant(tenant, is);
+                }
+            }
+        }
+        if pairs.iter().any(|p| matches!(scope::kind(p), Kind::Vpc | Kind::Tenant | Kind::Cluster | Kind::Peering)) {
+            self.placed_at = revision;
+        }
+        self.follow(&pairs, &clusters, shifts, revision);
+        plans.into_iter().for_each(|plan| self.listings.note(plan, &self.model));
     }
 
     /// Brings what clusters hold up to date.
-    fn follow(&mut self, pairs: &[Pair], clusters: &BTreeSet<Name>, revision: u64) {
-        // Without objects it is places that changed.
-        let moved = pairs.is_empty() || moves(pairs);
-        let now: Served = match moved {
-            true => served(&self.model, &self.placed),
-            false => self.clusters.iter().map(|(name, c)| (name.clone(), c.scope.vpcs().clone())).collect(),
-        };
-        if moved || pairs.iter().any(|(a, b)| a.iter().chain(b).any(|o| o.kind() == Kind::Vpc)) {
-            self.upstream = upstream(&self.model, &self.placed, &now);
-            self.placed_at = revision;
-        }
-        self.clusters.retain(|name, _| now.contains_key(name));
-        for (name, vpcs) in &now {
-            let told = clusters.contains(name);
+    fn follow(&mut self, pairs: &[Pair], clusters: &BTreeSet<Name>, shifts: Shifts, revision: u64) {
+        let there = &self.model.by_name().clusters;
+        self.clusters.retain(|name, _| there.contains_key(name));
+        for name in clusters.iter().filter(|name| there.contains_key(*name)) {
+            let shift = shifts.clusters.get(name).cloned().unwrap_or_default();
             match self.clusters.get_mut(name) {
-                Some(cluster) if told => {
-                    cluster.came.retain(|vpc, _| vpcs.contains(vpc));
-                    let come = vpcs.difference(cluster.scope.vpcs()).map(|vpc| (vpc.clone(), revision));
-                    cluster.came.extend(come.collect::<Vec<_>>());
-                    let increment = cluster.scope.follow(&self.model, vpcs, pairs);
-                    cluster.feed.push(revision, &increment);
+                Some(cluster) => {
+                    cluster.came.retain(|vpc, _| !shift.gone.contains(vpc));
+                    cluster.came.extend(shift.come.iter().map(|vpc| (vpc.clone(), revision)));
+                    match cluster.scope.follow(&self.model, &shift, pairs) {
+                        Some(increment) => cluster.feed.push(revision, &increment),
+                        None => cluster.feed.skip(revision),
+                    }
                 }
-                Some(_) => {}
                 None => {
-                    let scope = Scope::of(&self.model, vpcs);
+                    let came = shift.come.iter().map(|vpc| (vpc.clone(), revision)).collect();
+                    let scope = Scope::of(&self.model, &Arc::new(shift.come));
                     let feed = Feed::new(revision);
-                    let came = vpcs.iter().map(|vpc| (vpc.clone(), revision)).collect();
                     self.clusters.insert(name.clone(), Cluster { scope, feed, came });
                 }
+            }
+        }
+        self.follow_upstream(pairs, &shifts.looked_at);
+    }
+
+    /// Finds anew what hosts are told of VPCs, of which some may have got another VNI, or be gone.
+    fn follow_upstream(&mut self, pairs: &[Pair], vpcs: &BTreeSet<Name>) {
+        for (before, _) in pairs {
+            if let Some(Object::Vpc(vpc)) = before {
+                self.upstream.remove(&vpc.vni.0);
+            }
+        }
+        for vpc in vpcs {
+            let Some(view) = self.model.vpc_of_name(vpc) else { continue };
+            let holders = self.clusters.iter().filter(|(_, c)| c.scope.vpcs().contains(vpc)).map(|(name, _)| name);
+            let told = serving::told(&self.model, &self.placed, &self.index, vpc, holders).cloned();
+            match told {
+                Some(cluster) => drop(self.upstream.insert(view.spec().vni.0, cluster)),
+                None => drop(self.upstream.remove(&view.spec().vni.0)),
             }
         }
     }
@@ -362,6 +500,25 @@ impl Region {
     }
 }
 
+/// Changes one after the other as one: of an object that several change, what was before the first and is behind the last.
+fn merged(mut all: Vec<Vec<Pair>>) -> Vec<Pair> {
+    if all.len() <= 1 {
+        return all.pop().unwrap_or_default();
+    }
+    let mut pairs: BTreeMap<(Kind, Name), Pair> = BTreeMap::new();
+    for pair in all.into_iter().flatten() {
+        let Some(key) = pair.0.as_ref().or(pair.1.as_ref()).map(|o| (o.kind(), o.name())) else { continue };
+        match pairs.get_mut(&key) {
+            Some(known) => known.1 = pair.1,
+            None => drop(pairs.insert(key, pair)),
+        }
+    }
+    pairs.into_values().filter(|(before, after)| before != after).collect()
+}
+
+/// Objects of a page of a snapshot at most: what is looked at under one lock.
+const PAGE: usize = 8192;
+
 /// A cluster's objects as they were at an instant, page by page while the region changes.
 pub struct Whole {
     /// The revision of the cluster's last change.
@@ -378,7 +535,7 @@ impl Whole {
             return Ok(Some(named));
         }
         while self.listing.position().is_some() {
-            let mut page = self.listing.page(&region.model, 1024);
+            let mut page = self.listing.page(&region.model, PAGE);
             if self.listing.overrun() {
                 return Err(Gone);
             }

@@ -4,8 +4,10 @@
 
 use super::access::Principal;
 use super::feed::Gone;
+use super::moving::{Move, Placement, Step};
 use super::region::{Region, Unfit, Wish};
-use super::scope::{served, Scope};
+use super::scope::Scope;
+use super::serving::{served, Pending};
 use model::{Access, Documents, Kind, Model, Name, Object};
 use node::distribution::Message;
 use rand::{RngExt, SeedableRng};
@@ -33,7 +35,7 @@ fn empty() -> Region {
 fn change(region: &mut Region, docs: &Documents, who: &Principal) -> Result<u64, Unfit> {
     let proposal = region.propose(&Wish::Some(docs), who)?;
     let revision = region.revision() + 1;
-    region.commit(proposal, revision);
+    region.commit(vec![proposal], revision);
     Ok(revision)
 }
 
@@ -43,6 +45,73 @@ fn expected(region: &Region, cluster: &str) -> BTreeMap<(Kind, Name), Object> {
     let scope = Scope::of(region.model(), vpcs);
     let inside = Kind::ALL.into_iter().flat_map(|k| region.model().objects(k)).filter(|o| scope.holds(o));
     inside.chain(scope.named()).map(|o| ((o.kind(), o.name()), o)).collect()
+}
+
+/// The cluster of each VNI, and the tenants of each cluster, found the long way.
+fn upstream_anew(region: &Region) -> (BTreeMap<u32, Name>, BTreeMap<Name, u64>) {
+    let (model, mut of_vpc, mut tenants) = (region.model(), BTreeMap::new(), BTreeMap::new());
+    for (cluster, vpcs) in served(model, region.placed()) {
+        of_vpc.extend(vpcs.iter().map(|vpc| (vpc.clone(), cluster.clone())));
+    }
+    for tenant in model.by_name().tenants.values() {
+        // Behind what its peers need elsewhere.
+        if let Some(cluster) = region.serving(tenant) {
+            of_vpc.extend(tenant.vpcs.iter().map(|vpc| (vpc.clone(), cluster.clone())));
+            *tenants.entry(cluster.clone()).or_default() += u64::from(!tenant.vpcs.is_empty());
+        }
+    }
+    let vni = |vpc: &Name| Some(model.vpc_of_name(vpc)?.spec().vni.0);
+    (of_vpc.into_iter().filter_map(|(vpc, cluster)| Some((vni(&vpc)?, cluster))).collect(), tenants)
+}
+
+/// What is kept up to date is what a look at everything finds.
+fn agrees_with_a_look_at_everything(region: &Region) {
+    let (model, served) = (region.model(), served(region.model(), region.placed()));
+    let (upstream, tenants) = upstream_anew(region);
+    for vni in 100..110 {
+        assert_eq!(region.upstream(vni), upstream.get(&vni), "VNI {vni}");
+    }
+    for (cluster, held) in region.held() {
+        let amounts = region.amounts(served[cluster].iter());
+        assert_eq!((held, served[cluster].len() as u64), (amounts, held.0[0]), "{cluster}");
+        assert_eq!(region.tenants_in(cluster), tenants.get(cluster).copied().unwrap_or(0), "{cluster}");
+    }
+    assert_eq!(region.held().count(), served.len());
+    let pending = Pending { wanted: region.pending().wanted, ..Pending::of(model, region.placed()) };
+    assert_eq!(*region.pending(), pending);
+}
+
+/// A Tenant gets a place, begins a move, goes a step on or loses it.
+fn place(region: &mut Region, rng: &mut impl RngExt) {
+    let (name, to): (Name, Name) =
+        (format!("t{}", rng.random_range(0..6)).as_str().into(), ["a", "b"][rng.random_range(0..2)].into());
+    let other: Name = if *to == *"a" { "b" } else { "a" }.into();
+    let step = [Step::Copy, Step::Switch, Step::Drain, Step::Forget][rng.random_range(0..4)];
+    let moving = (rng.random_range(0..2) == 0).then_some(Move { other, step, since_ms: 0 });
+    let placement = Placement { moving, ..Placement::at(&to) };
+    let revision = region.revision() + 1;
+    region.place(vec![(name, (rng.random_range(0..5) > 0).then_some(placement))], revision);
+}
+
+/// Several changes of what is inside VPCs as one, of which each is planned on top of the one before.
+fn change_together(region: &mut Region, rng: &mut impl RngExt) -> usize {
+    let mut proposals = Vec::new();
+    for _ in 0..12 {
+        let documents = random(rng);
+        match region.propose(&Wish::Some(&documents), &operator()) {
+            Ok(proposal) if proposal.joins_others() => proposals.push(proposal),
+            Ok(proposal) => region.discard(proposal),
+            Err(_) => {}
+        }
+    }
+    let (number, revision) = (proposals.len(), region.revision() + 1);
+    if rng.random_range(0..4) == 0 {
+        // The store does not take it.
+        proposals.into_iter().rev().for_each(|proposal| region.discard(proposal));
+        return 0;
+    }
+    region.commit(proposals, revision);
+    number
 }
 
 /// A node that follows.
@@ -129,15 +198,22 @@ fn clusters_hold_what_their_tenants_need_after_any_changes() {
     let seed: u64 = rand::random();
     println!("seed {seed}");
     let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
-    let (mut taken, mut most, mut snapshots) = (0, 0, 0);
+    let (mut taken, mut together, mut most, mut snapshots) = (0, 0, 0, 0);
     for _ in 0..8 {
         let mut region = empty();
         let start = "kind: Cluster, metadata: {name: a}, spec: {}\nkind: Cluster, metadata: {name: b}, spec: {}";
         change(&mut region, &docs(&start.replace("spec: {}", "spec: {addresses: []}")), &operator()).unwrap();
         let mut replicas: BTreeMap<&str, Replica> = ["a", "b"].map(|c| (c, Replica::default())).into();
-        for _ in 0..250 {
-            let documents = random(&mut rng);
-            taken += u32::from(change(&mut region, &documents, &operator()).is_ok());
+        for _ in 0..450 {
+            match rng.random_range(0..10) {
+                0 => place(&mut region, &mut rng),
+                1..=3 => together += usize::from(change_together(&mut region, &mut rng) > 1),
+                _ => {
+                    let documents = random(&mut rng);
+                    taken += u32::from(change(&mut region, &documents, &operator()).is_ok());
+                }
+            }
+            agrees_with_a_look_at_everything(&region);
             // One of them looks only now and then.
             for (cluster, replica) in &mut replicas {
                 if *cluster == "a" || rng.random_range(0..10) == 0 {
@@ -152,7 +228,8 @@ fn clusters_hold_what_their_tenants_need_after_any_changes() {
         let mut all = Documents::new();
         Kind::ALL.into_iter().flat_map(|k| region.model().objects(k)).for_each(|o| all.put(o));
         let latest = ["a", "b"].map(|c| (Name::from(c), region.intent(c))).into();
-        let region = Region::load(&all, region.revision(), &latest, BTreeMap::new()).unwrap();
+        let region = Region::load(&all, region.revision(), &latest, region.placed().clone()).unwrap();
+        agrees_with_a_look_at_everything(&region);
         for (cluster, mut replica) in replicas {
             let (behind, before) = (replica.revision < region.intent(cluster), replica.snapshots);
             replica.follow(&region, cluster);
@@ -161,7 +238,7 @@ fn clusters_hold_what_their_tenants_need_after_any_changes() {
             snapshots += replica.snapshots;
         }
     }
-    assert!(taken > 400 && most > 15 && snapshots > 0, "{taken} {most} {snapshots}");
+    assert!(taken > 400 && together > 20 && most > 15 && snapshots > 0, "{taken} {together} {most} {snapshots}");
 }
 
 /// Two tenants, side by side.

@@ -6,9 +6,11 @@
 //! cluster's Tenants own is closed under Peerings. An NC is held as far as the cluster needs it: of `spec.vpcs` those that it has.
 //!
 //! A scope is brought up to date by the objects that changed and costs what they are, but for VPCs that come or go, which cost
-//! what is in them. Property: after any changes it holds what a scope made anew of the same model holds (`scope_tests`).
+//! what is in them. Property: after any changes it holds what a scope made anew of the same model holds (`region_tests`).
 
 use super::moving::Placement;
+use super::placement::Amounts;
+use super::serving::Shift;
 use model::{Kind, Model, Name, Nc, Object, Pair, Tenant};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -36,73 +38,7 @@ pub fn serving<'a>(tenant: &'a Tenant, placed: &'a Placed) -> Option<&'a Name> {
     tenant.cluster.as_ref().or_else(|| placed.get(&tenant.name).map(|p| &p.cluster))
 }
 
-/// Which VPCs each cluster serves: those of its Tenants, and their peers. A Tenant on its way is in two clusters.
-pub fn served(model: &Model, placed: &Placed) -> Served {
-    let mut groups: HashMap<Name, Name> = HashMap::new();
-    fn first(groups: &mut HashMap<Name, Name>, vpc: &Name) -> Name {
-        let mut at = vpc.clone();
-        while let Some(next) = groups.get(&at).filter(|next| **next != at).cloned() {
-            // Halves the path, so that long chains stay short.
-            if let Some(over) = groups.get(&next).cloned() {
-                groups.insert(at, over);
-            }
-            at = next;
-        }
-        at
-    }
-    for object in model.objects(Kind::Peering) {
-        let Object::Peering(peering) = object else { continue };
-        let [a, b] = [0, 1].map(|i| first(&mut groups, &peering.vpcs[i]));
-        groups.entry(a.clone()).or_insert_with(|| a.clone());
-        groups.insert(b, a);
-    }
-    let mut members: HashMap<Name, Vec<Name>> = HashMap::new();
-    for vpc in groups.keys().cloned().collect::<Vec<_>>() {
-        members.entry(first(&mut groups, &vpc)).or_default().push(vpc);
-    }
-    let mut served: BTreeMap<Name, BTreeSet<Name>> =
-        model.by_name().clusters.keys().map(|c| (c.clone(), BTreeSet::new())).collect();
-    for tenant in model.by_name().tenants.values() {
-        let holders: Vec<&Name> = match (&tenant.cluster, placed.get(&tenant.name)) {
-            (Some(pinned), _) => vec![pinned],
-            (None, placement) => placement.iter().flat_map(|p| p.holders()).collect(),
-        };
-        for holder in holders {
-            let Some(vpcs) = served.get_mut(holder) else { continue };
-            for vpc in &tenant.vpcs {
-                match members.get(&first(&mut groups, vpc)) {
-                    Some(peers) => vpcs.extend(peers.iter().cloned()),
-                    None => drop(vpcs.insert(vpc.clone())),
-                }
-            }
-        }
-    }
-    served.into_iter().map(|(cluster, vpcs)| (cluster, Arc::new(vpcs))).collect()
-}
-
-/// The cluster that hosts send a VNI's packets to.
-pub fn upstream(model: &Model, placed: &Placed, served: &Served) -> BTreeMap<u32, Name> {
-    let all = model.by_name();
-    let mut of_vpc: HashMap<&Name, &Name> = HashMap::new();
-    for (cluster, vpcs) in served {
-        of_vpc.extend(vpcs.iter().map(|vpc| (vpc, cluster)));
-    }
-    for tenant in all.tenants.values() {
-        // Behind what its peers need elsewhere.
-        if let Some(cluster) = serving(tenant, placed) {
-            of_vpc.extend(tenant.vpcs.iter().map(|vpc| (vpc, cluster)));
-        }
-    }
-    let vni = |vpc: &Name| Some(model.vpc_of_name(vpc)?.spec().vni.0);
-    of_vpc.into_iter().filter_map(|(vpc, cluster)| Some((vni(vpc)?, cluster.clone()))).collect()
-}
-
-/// Whether a change may move VPCs between clusters.
-pub fn moves(pairs: &[Pair]) -> bool {
-    pairs.iter().any(|p| matches!(kind(p), Kind::Tenant | Kind::Cluster | Kind::Peering))
-}
-
-fn kind((before, after): &Pair) -> Kind {
+pub(super) fn kind((before, after): &Pair) -> Kind {
     before.as_ref().or(after.as_ref()).map_or(Kind::Region, Object::kind)
 }
 
@@ -121,7 +57,14 @@ pub struct Scope {
     ncs: BTreeMap<Name, Nc>,
     /// Pools, elastic addresses and groups that it holds.
     shared: BTreeMap<(Kind, Name), Object>,
+    /// Routes of these VPCs, and VMs.
+    routes: u64,
+    vms: u64,
 }
+
+/// Objects of one change that nodes are told one by one. Of more they are better sent everything: its lines would not be kept
+/// ([`super::feed::KEPT_BYTES`]), and to gather them costs more memory than the objects themselves.
+const TOLD_MAX: u64 = 100_000;
 
 /// What a change touches.
 #[derive(Default)]
@@ -129,6 +72,16 @@ struct Touched {
     puts: BTreeMap<(Kind, Name), Object>,
     deletes: BTreeSet<(Kind, Name)>,
     ncs: BTreeSet<Name>,
+}
+
+impl Touched {
+    fn put(&mut self, object: &Object) {
+        self.puts.insert((object.kind(), object.name()), object.clone());
+    }
+
+    fn delete(&mut self, object: &Object) {
+        self.deletes.insert((object.kind(), object.name()));
+    }
 }
 
 impl Scope {
@@ -139,10 +92,16 @@ impl Scope {
             for object in model.objects_of_vpc(Kind::Vm, vpc) {
                 scope.count(&object, true);
             }
+            scope.routes += model.sizes(vpc).unwrap_or_default().1;
         }
         scope.ncs = model.objects(Kind::Nc).filter_map(|o| scope.nc(o)).map(|nc| (nc.name.clone(), nc)).collect();
         scope.shared = scope.wanted(model);
         scope
+    }
+
+    /// What it holds of tables, as placement counts it.
+    pub fn amounts(&self) -> Amounts {
+        Amounts([self.vpcs.len() as u64, self.routes, self.vms, 0, 0, 0])
     }
 
     /// The VPCs that it serves.
@@ -168,39 +127,53 @@ impl Scope {
         }
     }
 
-    /// Whether a change may concern it. Cheap, and never no where [`Scope::follow`] finds something.
+    /// Whether a change that moves no VPCs may concern it. Cheap, and never no where [`Scope::follow`] finds something.
     pub fn may_concern(&self, pairs: &[Pair]) -> bool {
-        moves(pairs)
-            || pairs.iter().any(|p| match kind(p) {
-                Kind::Vpc => p.0.iter().chain(&p.1).any(|o| self.holds(o)),
-                kind if is_inside(kind) => p.0.iter().chain(&p.1).any(|o| self.holds(o)),
-                Kind::Nc => p.0.iter().chain(&p.1).any(|o| match o {
-                    Object::Nc(nc) => self.ncs.contains_key(&nc.name) || nc.vpcs.iter().any(|v| self.vpcs.contains(v)),
-                    _ => false,
-                }),
-                Kind::PublicPool | Kind::ElasticIp | Kind::SecurityGroup => true,
+        pairs.iter().any(|p| match kind(p) {
+            Kind::Vpc => p.0.iter().chain(&p.1).any(|o| self.holds(o)),
+            kind if is_inside(kind) => p.0.iter().chain(&p.1).any(|o| self.holds(o)),
+            Kind::Nc => p.0.iter().chain(&p.1).any(|o| match o {
+                Object::Nc(nc) => self.ncs.contains_key(&nc.name) || nc.vpcs.iter().any(|v| self.vpcs.contains(v)),
                 _ => false,
-            })
+            }),
+            Kind::PublicPool | Kind::ElasticIp | Kind::SecurityGroup => true,
+            _ => false,
+        })
     }
 
-    /// Follows a change, after which the model is `model` and this cluster serves `vpcs`: what its nodes need to hear.
-    pub fn follow(&mut self, model: &Model, vpcs: &Arc<BTreeSet<Name>>, pairs: &[Pair]) -> Increment {
-        let before = std::mem::replace(&mut self.vpcs, vpcs.clone());
+    /// Follows a change, after which the model is `model` and VPCs have come and gone as `shift` says: what its nodes need to hear. None: that
+    /// is so much that they are to be sent everything.
+    pub fn follow(&mut self, model: &Model, shift: &Shift, pairs: &[Pair]) -> Option<Increment> {
+        let moved = |vpcs: &BTreeSet<Name>| {
+            let sizes = vpcs.iter().map(|vpc| model.sizes(vpc).map_or(1, |(vms, routes)| 1 + vms + routes));
+            sizes.sum::<u64>()
+        };
+        if pairs.len() as u64 + moved(&shift.come) + moved(&shift.gone) > TOLD_MAX {
+            let gone = |vpc: &&Name| !shift.gone.contains(*vpc);
+            let vpcs = self.vpcs.iter().filter(gone).chain(&shift.come).cloned().collect();
+            *self = Scope::of(model, &Arc::new(vpcs));
+            return None;
+        }
         let mut touched = Touched::default();
-        let changed: HashSet<(Kind, Name)> =
-            pairs.iter().filter_map(|(a, b)| a.as_ref().or(b.as_ref())).map(|o| (o.kind(), o.name())).collect();
+        // Before VPCs come and go: what was here.
+        let was: Vec<bool> = pairs.iter().map(|(old, _)| old.as_ref().is_some_and(|o| self.holds(o))).collect();
+        if *shift != Shift::default() {
+            let vpcs = Arc::make_mut(&mut self.vpcs);
+            vpcs.extend(shift.come.iter().cloned());
+            vpcs.retain(|vpc| !shift.gone.contains(vpc));
+        }
         let mut minor = false;
-        for (old, new) in pairs {
-            let kind = kind(&(old.clone(), new.clone()));
-            let was = old.as_ref().filter(|o| holds(&before, o));
-            let is = new.as_ref().filter(|o| holds(vpcs, o));
+        for ((old, new), was) in pairs.iter().zip(was) {
+            let was = old.as_ref().filter(|_| was);
+            let is = new.as_ref().filter(|o| self.holds(o));
             was.iter().for_each(|o| self.count_noting(o, false, &mut touched));
             is.iter().for_each(|o| self.count_noting(o, true, &mut touched));
             match (was, is) {
-                (_, Some(object)) => drop(touched.puts.insert((kind, object.name()), object.clone())),
-                (Some(object), None) => drop(touched.deletes.insert((kind, object.name()))),
+                (_, Some(object)) => touched.put(object),
+                (Some(object), None) => touched.delete(object),
                 (None, None) => {}
             }
+            let Some(kind) = old.as_ref().or(new.as_ref()).map(Object::kind) else { continue };
             if kind == Kind::Nc {
                 touched.ncs.extend(old.iter().chain(new).map(Object::name));
             }
@@ -211,42 +184,54 @@ impl Scope {
                 _ => false,
             };
         }
-        if before != *vpcs {
+        if *shift != Shift::default() {
             minor = true;
-            let (come, gone): (BTreeSet<Name>, BTreeSet<Name>) =
-                (vpcs.difference(&before).cloned().collect(), before.difference(vpcs).cloned().collect());
-            for object in inside(model, &come).filter(|o| !changed.contains(&(o.kind(), o.name()))) {
-                // A Peering of a VPC that was here is new with the other one.
-                self.count_noting(&object, true, &mut touched);
-                touched.puts.insert((object.kind(), object.name()), object);
-            }
-            for object in inside(model, &gone).filter(|o| !changed.contains(&(o.kind(), o.name()))) {
-                self.count_noting(&object, false, &mut touched);
-                touched.deletes.insert((object.kind(), object.name()));
-            }
-            touched.ncs.extend(model.objects(Kind::Nc).filter_map(|o| match o {
-                Object::Nc(nc) if !nc.vpcs.is_empty() => Some(nc.name),
-                _ => None,
-            }));
+            self.shifted(model, shift, pairs, &mut touched);
         }
         self.follow_ncs(model, &mut touched);
         if minor {
             let wanted = self.wanted(model);
             for (key, object) in &wanted {
                 if self.shared.get(key) != Some(object) {
-                    touched.puts.insert(key.clone(), object.clone());
+                    touched.put(object);
                 }
             }
-            let gone = self.shared.keys().filter(|key| !wanted.contains_key(*key)).cloned();
-            touched.deletes.extend(gone);
+            let gone = self.shared.iter().filter(|(key, _)| !wanted.contains_key(*key));
+            gone.for_each(|(_, object)| touched.delete(object));
             self.shared = wanted;
         }
         let Touched { puts, deletes, .. } = touched;
         let deletes = deletes.into_iter().filter(|key| !puts.contains_key(key)).collect();
-        Increment { puts: puts.into_values().collect(), deletes }
+        Some(Increment { puts: puts.into_values().collect(), deletes })
+    }
+
+    /// What is in VPCs that came and went, and did not change itself.
+    fn shifted(&mut self, model: &Model, shift: &Shift, pairs: &[Pair], touched: &mut Touched) {
+        let changed: HashSet<(Kind, Name)> =
+            pairs.iter().filter_map(|(a, b)| a.as_ref().or(b.as_ref())).map(|o| (o.kind(), o.name())).collect();
+        let as_it_was = |o: &Object| !changed.contains(&(o.kind(), o.name()));
+        for object in inside(model, &shift.come).filter(as_it_was) {
+            // A Peering of a VPC that was here is new with the other one.
+            self.count_noting(&object, true, touched);
+            touched.put(&object);
+        }
+        for object in inside(model, &shift.gone).filter(as_it_was) {
+            self.count_noting(&object, false, touched);
+            touched.delete(&object);
+        }
+        touched.ncs.extend(model.objects(Kind::Nc).filter_map(|o| match o {
+            Object::Nc(nc) if !nc.vpcs.is_empty() => Some(nc.name),
+            _ => None,
+        }));
     }
 
     fn count(&mut self, object: &Object, comes: bool) -> Option<Name> {
+        let number = match object {
+            Object::Vm(_) => &mut self.vms,
+            Object::Route(_) => &mut self.routes,
+            _ => return None,
+        };
+        *number = if comes { *number + 1 } else { number.saturating_sub(1) };
         let Object::Vm(vm) = object else { return None };
         let uses = self.uses.entry(vm.nc.clone()).or_default();
         *uses = if comes { *uses + 1 } else { uses.saturating_sub(1) };
@@ -263,21 +248,21 @@ impl Scope {
     }
 
     fn follow_ncs(&mut self, model: &Model, touched: &mut Touched) {
+        let (mut puts, mut deletes) = (Vec::new(), Vec::new());
         for name in &touched.ncs {
             let wanted = model.get(Kind::Nc, name).and_then(|o| self.nc(o));
             match (self.ncs.get(name), wanted) {
                 (Some(held), Some(wanted)) if *held == wanted => {}
                 (_, Some(wanted)) => {
-                    touched.puts.insert((Kind::Nc, name.clone()), Object::Nc(wanted.clone()));
+                    puts.push(Object::Nc(wanted.clone()));
                     self.ncs.insert(name.clone(), wanted);
                 }
-                (Some(_), None) => {
-                    touched.deletes.insert((Kind::Nc, name.clone()));
-                    self.ncs.remove(name);
-                }
+                (Some(_), None) => deletes.extend(self.ncs.remove(name).map(Object::Nc)),
                 (None, None) => {}
             }
         }
+        puts.iter().for_each(|nc| touched.put(nc));
+        deletes.iter().for_each(|nc| touched.delete(nc));
     }
 
     /// An NC as far as it is needed here.
@@ -334,6 +319,10 @@ fn inside<'m>(model: &'m Model, vpcs: &'m BTreeSet<Name>) -> Box<dyn Iterator<It
         let itself = model.get(Kind::Vpc, vpc).into_iter();
         itself.chain(model.objects_of_vpc(Kind::Vm, vpc)).chain(model.objects_of_vpc(Kind::Route, vpc))
     });
-    let rest = [Kind::Peering, Kind::Snat, Kind::SecurityBinding].into_iter().flat_map(|kind| model.objects(kind));
-    Box::new(own.chain(rest.filter(|o| o.vpcs().iter().any(|vpc| vpcs.contains(vpc)))))
+    let joined = vpcs.iter().filter_map(|vpc| model.vpc_of_name(vpc)).flat_map(|view| view.peerings());
+    // One between two of them is there twice: it is put, or deleted, twice alike.
+    let peerings = joined.filter_map(|(name, _)| model.get(Kind::Peering, name));
+    let rest = [Kind::Snat, Kind::SecurityBinding].into_iter().flat_map(|kind| model.objects(kind));
+    let rest = rest.filter(|o| o.vpcs().iter().any(|vpc| vpcs.contains(vpc)));
+    Box::new(own.chain(peerings).chain(rest))
 }

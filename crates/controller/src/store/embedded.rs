@@ -12,7 +12,7 @@
 use super::record::{entry, event_bytes, event_of, record, stamps};
 use super::{Change, Compare, Entry, Outcome, Page, Revision, Snapshot, Store, StoreError, Watch, Write};
 use parking_lot::{Condvar, Mutex, RwLock};
-use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition, TableError};
+use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, Table, TableDefinition, TableError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -140,6 +140,18 @@ impl Shared {
     }
 }
 
+/// Writes an entry: its value before. Most are new, so the tree is walked once, and again where one was there, to keep who created it.
+fn put(
+    entries: &mut Table<'_, &'static [u8], &'static [u8]>,
+    (key, value): (&[u8], &[u8]),
+    revision: Revision,
+) -> Result<Option<Vec<u8>>, redb::Error> {
+    let old = entries.insert(key, record(revision, revision, value).as_slice())?.map(|old| old.value().to_vec());
+    let Some(mut old) = old else { return Ok(None) };
+    entries.insert(key, record(stamps(&old).0, revision, value).as_slice())?;
+    Ok(Some(old.split_off(16.min(old.len()))))
+}
+
 fn transact(database: &Database, compares: &[Compare], writes: &[Write]) -> Result<Outcome, redb::Error> {
     let transaction = database.begin_write()?;
     let revision = {
@@ -163,17 +175,9 @@ fn transact(database: &Database, compares: &[Compare], writes: &[Write]) -> Resu
         let mut events: Vec<(&[u8], Vec<u8>)> = Vec::new();
         let kept = writes.len() <= EVENTS_MAX;
         for write in writes {
-            let (key, value) = match write {
-                Write::Put(key, value) => (key.as_slice(), Some(value.as_slice())),
-                Write::Delete(key) => (key.as_slice(), None),
-            };
+            let (key, value) = (write.key(), write.value());
             let old = match value {
-                Some(value) => {
-                    let created = entries.get(key)?.map_or(revision, |old| stamps(old.value()).0);
-                    entries
-                        .insert(key, record(created, revision, value).as_slice())?
-                        .map(|old| old.value()[16..].to_vec())
-                }
+                Some(value) => put(&mut entries, (key, value), revision)?,
                 None => entries.remove(key)?.map(|old| old.value()[16..].to_vec()),
             };
             if kept && (value.is_some() || old.is_some()) {

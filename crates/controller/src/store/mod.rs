@@ -123,7 +123,7 @@ pub struct Change {
 }
 
 /// Why a store does not answer.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
     /// What is wanted is no longer kept.
     #[error("the history behind revision {0} is no longer kept: list anew, and watch from the revision of the list")]

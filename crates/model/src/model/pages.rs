@@ -373,6 +373,31 @@ mod tests {
         }
     }
 
+    /// What a plan says that has changed is what differs between all objects before and after.
+    #[test]
+    fn a_plan_names_what_differs_and_nothing_else() {
+        let seed = rand::random();
+        println!("seed {seed}");
+        let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
+        let (mut model, mut some) = (region(), 0);
+        let named = |model: &Model| -> BTreeMap<(Kind, Name), Object> {
+            objects(model).into_iter().map(|o| ((o.kind(), o.name()), o)).collect()
+        };
+        for _ in 0..400 {
+            let before = named(&model);
+            let Ok(plan) = model.apply(&change(&mut rng)) else { continue };
+            let after = named(&model);
+            let keys: std::collections::BTreeSet<_> = before.keys().chain(after.keys()).collect();
+            let pairs = keys.into_iter().map(|key| (before.get(key).cloned(), after.get(key).cloned()));
+            let expected: Vec<_> = pairs.filter(|(a, b)| a != b).collect();
+            let found = plan.pairs(&model);
+            assert_eq!(found, expected);
+            assert_eq!(plan.view_of(&found, 1000).to_json(), plan.view(&model, 1000).to_json());
+            some += expected.len();
+        }
+        assert!(some > 300, "{some}");
+    }
+
     #[test]
     fn a_listing_tells_what_was_when_it_began() {
         let seed = rand::random();

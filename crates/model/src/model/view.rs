@@ -41,6 +41,12 @@ impl<'a> VpcView<'a> {
         self.state.extra_ncs.iter().map(move |id| model.nc(*id).address)
     }
 
+    /// Its Peerings, each with the VPC at the other end.
+    pub fn peerings(&self) -> impl Iterator<Item = (&'a Name, &'a Name)> + 'a {
+        let model = self.model;
+        self.state.links.iter().map(move |(to, link)| (&link.peering, &model.vpc(*to).spec.name))
+    }
+
     /// Its routes in order, each with where it leads: to another VPC by its VNI.
     pub fn routes(&self) -> impl Iterator<Item = (Prefix, Scope<Vni>)> + 'a {
         let view = *self;

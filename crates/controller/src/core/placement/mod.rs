@@ -40,7 +40,7 @@ pub use amounts::{Amounts, Resource, RESOURCES};
 pub use change::{Change, Move, Plan};
 pub use cluster::{capacity, Engine, Levels, Node, Raised, REOPEN};
 pub use refusal::{Names, Numbers, Refusal, Remedy};
-pub use region::{Evenness, Region, Usage};
+pub use region::{share, Evenness, Region, Usage};
 pub use review::{Event, Proposal};
 
 /// Number of a unit. The caller knows its names.

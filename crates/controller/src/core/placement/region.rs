@@ -71,7 +71,8 @@ impl Usage {
     }
 }
 
-fn share(load: u64, capacity: u64) -> f64 {
+/// The share of a capacity that is in use.
+pub fn share(load: u64, capacity: u64) -> f64 {
     match (load, capacity) {
         (0, _) => 0.0,
         (_, 0) => f64::INFINITY,

@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `POST /v1/apply`: documents become a plan, a transaction of the store, and what the region is.
+//!
+//! The store syncs each transaction, which takes milliseconds whatever is in it. So changes that come while another one is being written
+//! are written together: whoever has the turn plans all that wait, one on top of the other, writes them as one transaction, and each
+//! gets an answer of its own. Only changes of what is inside VPCs join others: of those a plan can be taken back in any state of the rest, and
+//! who may make them does not depend on one that is planned before. All others, and those that compare with what somebody saw, go alone.
+
+use crate::core::region::{Proposal, Unfit, Wish};
+use crate::keys;
+use crate::refusal::Refusal;
+use crate::service::{Caller, Controller, Core};
+use crate::store::{Compare, Outcome, Write};
+use model::{ConfigError, Documents, Kind};
+use node::audit::{Event, Origin};
+use node::body::read_documents;
+use node::consent::{objects, Consent, Deletes};
+use node::error::NodeError;
+use node::service::{Mode, CHANGES_MAX};
+use node::types::ApplyReport;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::time::Instant;
+
+/// Changes that are written together at most.
+const TOGETHER_MAX: usize = 256;
+/// Documents of a change that joins others at most.
+const JOINING_MAX: usize = 1000;
+
+/// A change that is requested.
+struct Request {
+    number: u64,
+    /// For the audit log.
+    what: &'static str,
+    caller: Caller,
+    docs: Documents,
+    errors: Vec<ConfigError>,
+    whole: bool,
+    consent: Consent,
+    parse_s: f64,
+}
+
+impl Request {
+    /// Whether it may be planned with others. [`Proposal::joins_others`] says it of what came of it.
+    fn joins_others(&self) -> bool {
+        let kinds = self.docs.puts.iter().map(|i| i.object.kind()).chain(self.docs.deletes.iter().map(|d| d.0));
+        let alone = self.whole || self.consent.base.is_some() || !self.errors.is_empty();
+        !alone && self.docs.len() <= JOINING_MAX && { kinds }.all(|k| matches!(k, Kind::Vm | Kind::Route))
+    }
+}
+
+/// What becomes of a change.
+type Answer = Result<ApplyReport, Refusal>;
+
+/// Changes that wait for their turn, and what became of those that had it.
+#[derive(Default)]
+struct Queue {
+    number: u64,
+    requests: VecDeque<Request>,
+    answers: HashMap<u64, Answer>,
+}
+
+/// The line in which changes wait.
+#[derive(Default)]
+pub struct Changes {
+    queue: Mutex<Queue>,
+    /// Held by whoever plans and writes.
+    turn: Mutex<()>,
+}
+
+/// A change that is planned, and waits for the store.
+struct Planned {
+    number: u64,
+    proposal: Proposal,
+    report: ApplyReport,
+}
+
+impl Controller {
+    /// `POST /v1/apply`.
+    pub fn apply(&self, caller: &Caller, body: &[u8], mode: Mode, consent: &Consent) -> Answer {
+        let begun = Instant::now();
+        let what = match mode {
+            Mode::Merge => "apply",
+            Mode::Replace => "replace",
+            Mode::Delete | Mode::DeleteNames => "delete",
+        };
+        let (docs, errors) = match read_documents(body, mode) {
+            Ok(read) => read,
+            Err(e) => {
+                let refused = Err(wrong(e));
+                let revision = self.core().region.revision();
+                if !consent.dry_run {
+                    self.audit.note(event((what, caller.origin()), &refused, revision));
+                }
+                return refused;
+            }
+        };
+        let (parse_s, whole) = (begun.elapsed().as_secs_f64(), mode == Mode::Replace);
+        let number = {
+            let mut queue = self.changes.queue.lock();
+            queue.number += 1;
+            let number = queue.number;
+            let (caller, consent) = (caller.clone(), consent.clone());
+            queue.requests.push_back(Request { number, what, caller, docs, errors, whole, consent, parse_s });
+            number
+        };
+        loop {
+            let _turn = self.changes.turn.lock();
+            let together = {
+                let mut queue = self.changes.queue.lock();
+                if let Some(answer) = queue.answers.remove(&number) {
+                    return answer;
+                }
+                if queue.requests.is_empty() {
+                    // Who had it in hand has failed.
+                    return Err(Refusal::Failed);
+                }
+                next(&mut queue.requests)
+            };
+            let real = together.iter().filter(|request| !request.consent.dry_run);
+            let who: HashMap<_, _> = real.map(|r| (r.number, (r.what, r.caller.origin()))).collect();
+            let (answers, revision) = self.change_together(together);
+            let noted = answers.iter().filter_map(|(number, result)| Some((who.get(number)?.clone(), result)));
+            self.audit.note_all(noted.map(|(who, result)| event(who, result, revision)).collect());
+            self.changes.queue.lock().answers.extend(answers);
+        }
+    }
+
+    /// Plans changes and writes them as one transaction: the answers to all of them, and the revision then.
+    fn change_together(&self, all: Vec<Request>) -> (Vec<(u64, Answer)>, u64) {
+        let mut guard = self.core();
+        let core = &mut *guard;
+        let (mut answers, mut planned, mut compares) = (Vec::new(), Vec::new(), Vec::new());
+        for request in all {
+            match core.plan(&request) {
+                Ok((proposal, report, its)) if request.consent.dry_run || report.empty => {
+                    core.region.discard(proposal);
+                    answers.push((request.number, self.compared(&its).map(|()| report)));
+                }
+                Ok((proposal, report, its)) => {
+                    compares = its;
+                    planned.push(Planned { number: request.number, proposal, report });
+                }
+                Err(refusal) => answers.push((request.number, Err(refusal))),
+            }
+        }
+        let before = core.region.revision();
+        if planned.is_empty() {
+            return (answers, before);
+        }
+        let begun = Instant::now();
+        match self.store.txn(&compares, &writes(core, &planned)) {
+            Ok(Outcome::Written(revision)) => {
+                let of = |kind: Kind| {
+                    let tallies = planned.iter().map(|p| p.proposal.plan.tally(kind));
+                    tallies.map(|t| t.added + t.changed + t.removed).sum::<u64>() > 0
+                };
+                let (roles, nodes) = (of(Kind::Role), of(Kind::Node) || of(Kind::Cluster));
+                let clusters: BTreeSet<_> = planned.iter().flat_map(|p| p.proposal.clusters.clone()).collect();
+                let journal_s = begun.elapsed().as_secs_f64();
+                let mut proposals = Vec::with_capacity(planned.len());
+                for Planned { number, proposal, report } in planned {
+                    proposals.push(proposal);
+                    let report = ApplyReport { committed: true, generation: revision, journal_s, ..report };
+                    answers.push((number, Ok(report)));
+                }
+                core.region.commit(proposals, revision);
+                if nodes {
+                    let model = core.region.model();
+                    core.fleet.forget(|node| model.by_name().nodes.contains_key(node));
+                }
+                drop(guard);
+                match () {
+                    () if roles => self.doubt(),
+                    () if nodes => self.wakes.all(),
+                    () => self.wakes.changed(&clusters),
+                }
+                return (answers, revision);
+            }
+            Ok(Outcome::Conflict(keys)) => {
+                // Who compares goes alone.
+                let told: Vec<String> = keys.iter().filter_map(|key| keys::object_of(key)).map(changed_since).collect();
+                answers.extend(core.taken_back(planned).map(|number| (number, Err(Refusal::Outdated(told.clone())))));
+            }
+            Err(e) => {
+                let refusal = Refusal::from(e);
+                answers.extend(core.taken_back(planned).map(|number| (number, Err(refusal.clone()))));
+                if let Some(replica) = &self.replica {
+                    // Perhaps the store has it: nothing is planned before that is known.
+                    replica.doubt();
+                }
+            }
+        }
+        (answers, before)
+    }
+
+    /// Whether the store is as compared, for what is not written.
+    fn compared(&self, compares: &[Compare]) -> Result<(), Refusal> {
+        if compares.is_empty() {
+            return Ok(());
+        }
+        match self.store.txn(compares, &[])? {
+            Outcome::Written(_) => Ok(()),
+            Outcome::Conflict(keys) => {
+                Err(Refusal::Outdated(keys.iter().filter_map(|key| keys::object_of(key)).map(changed_since).collect()))
+            }
+        }
+    }
+}
+
+/// The changes whose turn it is: the first, and those behind it that join it.
+fn next(requests: &mut VecDeque<Request>) -> Vec<Request> {
+    let joining = requests.iter().take(TOGETHER_MAX).take_while(|r| r.joins_others()).count();
+    requests.drain(..joining.max(1).min(requests.len())).collect()
+}
+
+impl Core {
+    /// Plans a change on the model: what it would do, the report of it, and what the store must not have changed.
+    fn plan(&mut self, request: &Request) -> Result<(Proposal, ApplyReport, Vec<Compare>), Refusal> {
+        let begun = Instant::now();
+        let Request { caller, docs, errors, whole, consent, .. } = request;
+        if !errors.is_empty() {
+            let errors = self.region.errors_of(docs, errors.clone(), *whole);
+            return Err(Refusal::Wrong(errors.iter().map(|e| e.to_string()).collect()));
+        }
+        if *whole {
+            consent.to_emptiness(docs.len(), self.region.model()).map_err(wrong)?;
+        }
+        let compares = since(docs, *whole, consent, self.region.revision())?;
+        let before = objects(self.region.model());
+        let wish = if *whole { Wish::All(docs) } else { Wish::Some(docs) };
+        let proposal = self.region.propose(&wish, &caller.principal).map_err(|unfit| match unfit {
+            Unfit::Wrong(errors) => Refusal::Wrong(errors.iter().map(|e| e.to_string()).collect()),
+            Unfit::Forbidden(why) => Refusal::Forbidden(why),
+        })?;
+        let deletes = Deletes::new(&proposal.plan, before);
+        // What was planned for is compared object by object, below.
+        let consent = Consent { base: None, ..consent.clone() };
+        let refusal = consent.to_plan(&deletes, "").err().map(wrong);
+        let refusal = refusal.or_else(|| self.finds_no_cluster(&proposal).map(|why| Refusal::Wrong(vec![why])));
+        if let Some(refusal) = refusal {
+            self.region.discard(proposal);
+            return Err(refusal);
+        }
+        let view = proposal.plan.view_of(&proposal.pairs, CHANGES_MAX);
+        let report = ApplyReport {
+            plan: view.to_json(),
+            text: view.render(false),
+            empty: proposal.plan.is_empty(),
+            deletes: deletes.number(),
+            objects: before,
+            asks_deletes: deletes.needs_consent(),
+            base: self.region.revision().to_string(),
+            parse_s: request.parse_s,
+            plan_s: begun.elapsed().as_secs_f64(),
+            generation: self.region.revision(),
+            ..ApplyReport::default()
+        };
+        Ok((proposal, report, compares))
+    }
+
+    /// Takes plans back, the last first: whose they were.
+    fn taken_back(&mut self, planned: Vec<Planned>) -> impl Iterator<Item = u64> {
+        let mut numbers = Vec::with_capacity(planned.len());
+        for Planned { number, proposal, .. } in planned.into_iter().rev() {
+            self.region.discard(proposal);
+            numbers.push(number);
+        }
+        numbers.into_iter()
+    }
+}
+
+/// What must not have changed since the plan was shown: the objects that are named, or if everything is replaced, anything.
+fn since(docs: &Documents, whole: bool, consent: &Consent, revision: u64) -> Result<Vec<Compare>, Refusal> {
+    let Some(base) = &consent.base else { return Ok(Vec::new()) };
+    let at: u64 =
+        base.parse().map_err(|_| Refusal::Wrong(vec![format!("base: `{}` is no revision", model::plain(base))]))?;
+    if at > revision {
+        return Err(Refusal::Wrong(vec![format!(
+            "base: revision {at} has not been yet, the present one is {revision}"
+        )]));
+    }
+    if whole && at != revision {
+        let why = format!("the region has changed since revision {at} (it is at {revision}), so it is not replaced; make the plan anew");
+        return Err(Refusal::Outdated(vec![why]));
+    }
+    let puts = docs.puts.iter().map(|i| keys::object(i.object.kind(), &i.object.name()));
+    let deletes = docs.deletes.iter().map(|(kind, name, _)| keys::object(*kind, name));
+    Ok(puts.chain(deletes).map(|key| Compare::NotSince(key, at)).collect())
+}
+
+fn changed_since((kind, name): (Kind, &str)) -> String {
+    format!(
+        "{kind} `{}` has been changed by somebody else meanwhile: nothing was changed; get it anew",
+        model::plain(name)
+    )
+}
+
+/// What proposals write: the objects as the last one has them, and which clusters they may concern.
+fn writes(core: &Core, planned: &[Planned]) -> Vec<Write> {
+    let there = &core.region.model().by_name().clusters;
+    let objects = planned.iter().flat_map(|p| &p.proposal.pairs).filter_map(|(before, after)| match (before, after) {
+        (_, Some(o)) => Some(Write::Put(keys::object(o.kind(), &o.name()), o.to_ndjson().into_bytes())),
+        (Some(o), None) => Some(Write::Delete(keys::object(o.kind(), &o.name()))),
+        (None, None) => None,
+    });
+    let clusters = planned.iter().flat_map(|p| &p.proposal.clusters).map(|name| match there.contains_key(name) {
+        true => Write::Put(keys::latest(name), Vec::new()),
+        false => Write::Delete(keys::latest(name)),
+    });
+    let all = objects.chain(clusters);
+    if planned.len() == 1 {
+        return all.collect();
+    }
+    let last: BTreeMap<Vec<u8>, Write> = all.map(|write| (write.key().to_vec(), write)).collect();
+    last.into_values().collect()
+}
+
+/// What the audit log says of a change.
+fn event((what, origin): (&str, Origin), result: &Answer, revision: u64) -> Event {
+    let result = match result {
+        Ok(report) => Ok(report.clone()),
+        Err(refusal) => Err(refusal.as_error()),
+    };
+    Event::outcome(what, &origin, &result, revision)
+}
+
+fn wrong(e: NodeError) -> Refusal {
+    Refusal::Wrong(e.sentences())
+}
