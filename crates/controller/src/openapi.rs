@@ -145,7 +145,7 @@ pub const REQUESTS: &[Request] = &[
     Request { method: "DELETE", led: Led::Must, ..get("/v1/credentials/{id}", OPERATORS, "A credential opens nothing any more.") },
     Request { led: Led::Must, query: STREAM, answer: Answer::Lines, ..get("/v1/stream", NODES, "What a node follows (docs/design/controller.md).") },
     Request {
-        body: Body::Json(&[("installed", "integer"), ("verified", "integer"), ("faults", "array"), ("errors", "array"), ("drift", "boolean"), ("version", "string"), ("usage", "object")]),
+        body: Body::Json(&[("installed", "integer"), ("verified", "integer"), ("faults", "array"), ("errors", "array"), ("drift", "boolean"), ("version", "string"), ("usage", "object"), ("probes", "object"), ("admitted", "boolean"), ("addresses", "array")]),
         answer: Answer::Nothing,
         ..post("/v1/report", NODES, "How a node stands.")
     },

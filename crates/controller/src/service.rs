@@ -294,9 +294,15 @@ impl Controller {
         let Some(node) = &caller.principal.node else { return Err(Refusal::Failed) };
         let mut core = self.core();
         let before = core.view(node);
-        let news = core.fleet.reported(node, report, now_ms());
+        let news = core.fleet.reported(node, report, before.intent, now_ms());
         let after = core.view(node);
+        let why = core.admission_words(&before, &after);
         drop(core);
+        if let Some(note) = why {
+            let mut event = Event::new("node", &after.admission, after.installed, &caller.origin());
+            event.note = note;
+            self.audit.note(event);
+        }
         let mut event = Event::new("node", "", after.installed, &caller.origin());
         if after.drift && !before.drift {
             (event.outcome, event.note) = ("drift".into(), "the node was changed by hand (--break-glass)".into());
@@ -350,7 +356,9 @@ impl Controller {
             let NodeView { name: node, cluster, installed, verified, .. } = view;
             Some(OnNode { node, cluster, since, installed, verified, state })
         });
-        Ok(Description { nodes: nodes.collect(), object: object.to_json(), revision })
+        let nodes = nodes.collect();
+        let node = (kind == Kind::Node).then(|| Box::new(core.view(name)));
+        Ok(Description { nodes, object: object.to_json(), revision, node })
     }
 
     /// `POST /v1/apply`.
@@ -466,6 +474,25 @@ impl Controller {
 }
 
 impl Core {
+    /// That a node came to stand differently, for the audit log.
+    fn admission_words(&self, before: &NodeView, after: &NodeView) -> Option<String> {
+        if before.admission == after.admission || after.admission == "joining" {
+            return None;
+        }
+        let probes = after.probes.as_ref();
+        if after.admission == "admitted" {
+            let revision = probes.map(|probes| probes.revision);
+            return Some(
+                revision.map_or("it makes no probes".into(), |r| format!("its probes came out up to revision {r}")),
+            );
+        }
+        let why = probes.and_then(|probes| probes.failures.first()).map(|failure| failure.to_string());
+        let mut nodes = self.region.model().by_name().nodes.values().filter(|n| *n.cluster == *after.cluster);
+        let alone = !nodes.any(|n| self.fleet.is_admitted(&n.name));
+        let alone = if alone { "; no node of its cluster is admitted, so hosts go on sending there" } else { "" };
+        Some(format!("a probe fails: {}{alone}", why.unwrap_or_default()))
+    }
+
     /// How every node stands.
     pub fn nodes(&self) -> Vec<NodeView> {
         self.region.model().by_name().nodes.keys().map(|name| self.view(name)).collect()

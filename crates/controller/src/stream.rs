@@ -40,6 +40,8 @@ pub struct Stream {
     /// It keeps what was changed by hand, until the operator says otherwise.
     drift: bool,
     hello: bool,
+    /// Whether the node is admitted, as it was told.
+    told: Option<(bool, String)>,
     /// Doubts about credentials that it has looked into.
     /// Everything, on its way, and how much of it has been sent.
     whole: Option<(Whole, u64)>,
@@ -74,7 +76,18 @@ pub fn begin(controller: &Arc<Controller>, caller: &Caller, query: &StreamQuery)
     drop(core);
     controller.wake();
     let (grant, drift) = (Grant::of(controller, caller), query.drift && same);
-    Ok(Stream { controller: controller.clone(), grant, node, cluster, at, drift, hello: false, whole: None, news })
+    Ok(Stream {
+        controller: controller.clone(),
+        grant,
+        node,
+        cluster,
+        at,
+        drift,
+        hello: false,
+        told: None,
+        whole: None,
+        news,
+    })
 }
 
 impl Stream {
@@ -118,6 +131,11 @@ impl Stream {
             let (region, node, cluster) =
                 (self.controller.history().to_string(), self.node.to_string(), self.cluster.to_string());
             return Ok(Some(Message::Hello { region, node, cluster }.line().into_bytes()));
+        }
+        let admission = core.fleet.admission(&self.node);
+        if let Some((admitted, why)) = admission.filter(|admission| self.told.as_ref() != Some(admission)) {
+            self.told = Some((admitted, why.clone()));
+            return Ok(Some(Message::Admission { admitted, why }.line().into_bytes()));
         }
         if let Some((whole, sent)) = &mut self.whole {
             return Ok(Some(match whole.page(&core.region)? {

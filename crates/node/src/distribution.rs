@@ -2,6 +2,7 @@
 //! What the controller and a node say to each other: one answer without an end, a line a message or a document, and reports the other way
 //! (`docs/design/controller.md`).
 
+use crate::probes;
 use crate::usage::Usage;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -48,6 +49,13 @@ pub enum Message {
         /// Kinds and names of what goes.
         deletes: Vec<(String, String)>,
     },
+    /// Whether the node serves in its region, by its probes. To nodes that make some.
+    Admission {
+        /// It does.
+        admitted: bool,
+        /// Why not.
+        why: String,
+    },
     /// Nothing: the controller is there.
     Alive {},
 }
@@ -76,6 +84,15 @@ pub struct Report {
     /// How full it is, and what it does.
     #[serde(default)]
     pub usage: Usage,
+    /// What its probes came to. None: it makes none, as a version before, or a node without ports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probes: Option<probes::Report>,
+    /// It was told that it is admitted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub admitted: bool,
+    /// Its tunnel addresses.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<IpAddr>,
 }
 
 /// A line of what a host follows: the tunnel addresses that serve its VNIs.
