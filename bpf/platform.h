@@ -22,6 +22,17 @@
 /* A constant of 16 bits as it stands in a packet. */
 #define NET16(x) __builtin_bswap16(x)
 
+/* ---- what the program is for ---- */
+
+/*
+ * Not zero: the program is attached nowhere, and probes run through it: what they meet stays as it is. Set by the loader. A constant of the
+ * loaded program: of one that is attached the verifier removes what depends on it.
+ */
+const volatile struct {
+	__u32 only;
+	__u32 pad;
+} tunny_probes SEC(".rodata.probes") = {};
+
 /* ---- maps ---- */
 
 /* The value under a key, or NULL. The map may be one that another map holds. */

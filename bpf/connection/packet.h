@@ -259,8 +259,11 @@ static __always_inline int session_verdict(const struct flow *w, const struct tu
 /* The session takes a packet of so many bytes; s: of TCP. */
 static __always_inline void session_takes(struct tunny_session_record *r, __u64 state, int tcp, const struct segment *s, __u32 bytes, int in)
 {
-	int alive = tcp ? session_progress(r, state, s, in) : 1;
+	int alive;
 
+	if (tunny_probes.only)
+		return;
+	alive = tcp ? session_progress(r, state, s, in) : 1;
 	session_touch(r, alive, bytes, time_tick_ns());
 }
 

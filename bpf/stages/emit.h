@@ -60,6 +60,8 @@ static __always_inline void count_tenant(const struct tunny_root *root, __u64 *c
 {
 	__u64 before, add = 1ULL << TUNNY_CELL_PACKETS_SHIFT | bytes, *cell = cells + (id & 7);
 
+	if (tunny_probes.only)
+		return;
 	if (unlikely(root->slots > root->tenant_words)) {
 		before = __sync_fetch_and_add(cell, add);
 	} else {
@@ -76,7 +78,7 @@ static __always_inline void add_to_vm(const struct tunny_root *root, __u32 id, _
 	struct tunny_vm_cells *cells = line ? line_at(line) : NULL;
 	__u64 before;
 
-	if (!cells)
+	if (!cells || tunny_probes.only)
 		return;
 	before = __sync_fetch_and_add(&cells->packed[id & 7], add);
 	if (unlikely(before & TUNNY_CELL_SPILL_MASK))
@@ -134,7 +136,7 @@ static __always_inline int drop(struct exit *x, const struct end *e, __u32 reaso
 	x->stats->dropped++;
 	x->stats->drops[reason & (DROP_REASONS - 1)]++;
 	count_accepted(x, e);
-	if (e->admission != STRANGER && tunny_count_drop(x->root->drops, x->root->salt, e->vni, reason))
+	if (e->admission != STRANGER && !tunny_probes.only && tunny_count_drop(x->root->drops, x->root->salt, e->vni, reason))
 		x->stats->drop_overflow++;
 	if (unlikely(options & TUNNY_OPT_CAPTURE_DROPS))
 		tunny_capture(x->ctx, TUNNY_EVENT_DROP, reason, e->vni);
@@ -232,13 +234,13 @@ static __always_inline int punt(struct exit *x, const struct end *e, __u32 reaso
 	struct tunny_tenant_state *state = tenant_state(x, e);
 	__u64 now = time_ns(), *mine = NULL;
 
-	if (!punt_allowed(x, e, now))
+	if (!tunny_probes.only && !punt_allowed(x, e, now))
 		return drop(x, e, DROP_PUNT_LIMITED);
 	if (!slot || queue >= TUNNY_QUEUES_MAX ||
 	    redirect(&tunny_xsks, *slot * TUNNY_QUEUES_MAX + queue) != XDP_REDIRECT)
 		return drop(x, e, DROP_PUNT_NO_LISTENER);
 	at = *slot * TUNNY_QUEUES_MAX + queue;
-	if (at < TUNNY_PORTS_MAX * TUNNY_QUEUES_MAX && READ_ONCE(x->root->punt_rings[at]) >> 32) {
+	if (!tunny_probes.only && at < TUNNY_PORTS_MAX * TUNNY_QUEUES_MAX && READ_ONCE(x->root->punt_rings[at]) >> 32) {
 		if (state) {
 			share = tenant_record(x->root, e->tenant) + (1 << TUNNY_TENANT_CHUNK_SHIFT);
 			mine = &state->punts_held;

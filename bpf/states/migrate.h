@@ -74,7 +74,7 @@ static __always_inline int migrated(const struct state_key *k, __u32 bytes)
 		return 1;
 	at = (value & TUNNY_MIGRATE_COUNTER_MASK) - 1;
 	counters = bytes ? states_line(memory, (top >> 32) + (at >> 3)) : NULL;
-	if (counters)
+	if (counters && !tunny_probes.only)
 		__sync_fetch_and_add(&counters->words[at & 7], bytes);
 	return 0;
 }

@@ -4,6 +4,7 @@
 use crate::output::{self, show, table, Format};
 use crate::Global;
 use anyhow::Context;
+use controller::core::fleet::NodeView;
 use controller::types::Description;
 use model::Kind;
 use node::client::{escape, Client};
@@ -22,6 +23,29 @@ pub struct Args {
     kind: String,
     /// Name.
     name: Option<String>,
+}
+
+/// How a node stands, and what its probes came to, with the trace of each that fails.
+fn stands(node: &NodeView) -> String {
+    let mut text = format!(
+        "state      {}\nintent     {}, installed {}, verified {}\n",
+        node.state, node.intent, node.installed, node.verified
+    );
+    let Some(probes) = &node.probes else { return text + "probes     it makes none\n" };
+    let engines = probes.engines.join(", ");
+    text +=
+        &format!("admission  {}\nprobes     up to revision {}, engines {engines}\n\n", node.admission, probes.revision);
+    let passed = probes.scenarios.iter().map(|(scenario, n)| vec![scenario.clone(), n.to_string(), String::new()]);
+    let others = probes
+        .unreachable
+        .iter()
+        .map(|(scenario, n)| vec![scenario.clone(), n.to_string(), "no way to the NC or the router".into()]);
+    text += &table(&["scenario", "vpcs", "note"], passed.chain(others));
+    for failure in &probes.failures {
+        text += &format!("\nfails: {failure}\n");
+        failure.steps.iter().for_each(|step| text += &format!("  {step}\n"));
+    }
+    text
 }
 
 /// Runs the command.
@@ -47,6 +71,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         ]
     });
     let nodes = match found.nodes.is_empty() {
+        true if found.node.is_some() => found.node.as_deref().map(stands).unwrap_or_default(),
         true => "no node needs it\n".to_string(),
         false => table(&["node", "cluster", "intent", "installed", "verified", "state"], nodes),
     };

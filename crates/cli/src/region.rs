@@ -84,6 +84,20 @@ fn status(s: &Status) -> String {
     )
 }
 
+/// How a node stands by its probes, and up to which revision they came out.
+fn probed(n: &NodeView) -> String {
+    match &n.probes {
+        Some(probes) => format!("{} {}", n.admission, probes.revision),
+        None if n.seen_ms == 0 => String::new(),
+        None => "no probes".into(),
+    }
+}
+
+fn failures(n: &NodeView) -> Vec<String> {
+    let failed = n.probes.iter().flat_map(|probes| &probes.failures);
+    failed.map(|failure| format!("a probe fails: {failure}")).collect()
+}
+
 /// All nodes, or one.
 fn nodes(client: &Client, name: Option<&str>) -> anyhow::Result<Vec<NodeView>> {
     let mut nodes: Vec<NodeView> = client.get("/v1/nodes")?;
@@ -110,13 +124,14 @@ fn nodes_text(nodes: &[NodeView], format: Format) -> String {
             n.intent.to_string(),
             n.installed.to_string(),
             n.verified.to_string(),
+            probed(n),
             n.usage.fullest().map_or("".into(), |(name, share)| format!("{name} {:.1} %", share * 100.0)),
             n.usage.packets.to_string(),
             n.usage.bits.to_string(),
             n.version.clone(),
             n.address.clone(),
             seen,
-            format!("{drift}{}", [&n.faults[..], &n.errors[..]].concat().join("; ")),
+            format!("{drift}{}", [&n.faults[..], &n.errors[..], &failures(n)[..]].concat().join("; ")),
         ]
     };
     let headers = [
@@ -126,6 +141,7 @@ fn nodes_text(nodes: &[NodeView], format: Format) -> String {
         "intent",
         "installed",
         "verified",
+        "probed",
         "fullest",
         "packets/s",
         "bits/s",

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `GET /metrics`: the region for Prometheus. What can be read off the controller is read at each scrape; requests alone are counted.
 
+use crate::core::admission::Admission;
 use crate::core::fleet::NodeView;
 use crate::refusal::Refusal;
 use crate::service::Controller;
@@ -148,6 +149,12 @@ impl Collector for Scrape {
             "tunny_controller_node_drift",
             "1 if a node was changed by hand",
             each(|n| f64::from(u8::from(n.drift))),
+        )?;
+        gauges(
+            e,
+            "tunny_controller_node_admitted",
+            "1 if a node serves, by its probes",
+            each(|n| f64::from(u8::from(n.admission == Admission::Admitted.name()))),
         )?;
         let levels = self.levels.iter().flat_map(|sample| &sample.clusters).flat_map(|(cluster, levels)| {
             levels

@@ -2,6 +2,7 @@
 //! Placing tenants and moving them: what the core decides (`core/assign.rs`, `core/moving.rs`) is written to the store and then followed.
 //! Whatever is half-way is in the store, so that a controller which comes back goes on.
 
+use crate::core::admission::Admission;
 use crate::core::assign::{Assignment, ClusterView, Wanted};
 use crate::core::fleet::NodeView;
 use crate::core::moving::{Facts, Placement};
@@ -60,10 +61,17 @@ impl Facts for Core {
         if nodes.is_empty() {
             return vec![format!("a node in {cluster}")];
         }
-        let behind = nodes
-            .into_iter()
-            .filter(|n| n.verified < revision.min(n.intent) || n.state == "unknown" || n.state == "damaged");
-        behind.map(|n| format!("{} ({})", n.name, n.state)).collect()
+        let waits = |n: NodeView| {
+            let revision = revision.min(n.intent);
+            if n.verified < revision || n.state == "unknown" || n.state == "damaged" {
+                return Some(format!("{} ({})", n.name, n.state));
+            }
+            if n.admission != Admission::Admitted.name() {
+                return Some(format!("{} ({})", n.name, n.admission));
+            }
+            n.probes.is_some_and(|probes| probes.revision < revision).then(|| format!("{} (not probed)", n.name))
+        };
+        nodes.into_iter().filter_map(waits).collect()
     }
 
     fn uninstalled(&self, cluster: &Name, revision: u64) -> Vec<String> {

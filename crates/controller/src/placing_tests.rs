@@ -12,6 +12,7 @@ use crate::store::embedded::Embedded;
 use model::{Access, Name};
 use node::consent::Consent;
 use node::distribution::Report;
+use node::probes;
 use node::service::Mode;
 use node::usage::{Filled, Usage};
 use std::path::PathBuf;
@@ -81,6 +82,11 @@ impl World {
 
     /// Nodes tell that they have verified all they should hold.
     fn nodes_report(&self, names: &[&str]) {
+        self.nodes_say(names, |_| None);
+    }
+
+    /// The same, and of what they should hold what their probes came to.
+    fn nodes_say(&self, names: &[&str], probes: impl Fn(u64) -> Option<probes::Report>) {
         let mut core = self.controller().core();
         for name in names {
             let node: Name = (*name).into();
@@ -92,7 +98,8 @@ impl World {
             core.fleet.came(&node, "192.0.2.1:5", now_ms());
             core.fleet.reported(
                 &node,
-                Report { installed: intent, verified: intent, usage, ..Report::default() },
+                Report { installed: intent, verified: intent, usage, probes: probes(intent), ..Report::default() },
+                intent,
                 now_ms(),
             );
         }
@@ -242,4 +249,63 @@ fn a_move_goes_on_after_a_kill_at_every_step() {
     world.settle(now_ms());
     assert_eq!((world.tenant("red").cluster.as_str(), world.tenant("red").state.as_str()), ("b", "placed"));
     assert!(!world.holds("a", "red") && world.controller().abort_move(&caller(), "red").is_err());
+}
+
+#[test]
+fn a_new_cluster_takes_tenants_once_its_nodes_are_probed_and_step_by_step() {
+    let world = World::start();
+    let clusters = |a: u32, b: u32| {
+        let line = |name: &str, at: u32, vpcs: u32| {
+            format!("kind: Cluster, metadata: {{name: {name}}}, spec: {{addresses: [192.0.2.{at}], vpcs: {vpcs}}}")
+        };
+        world.apply(&[line("a", 201, a), line("b", 202, b)].join("\n")).unwrap();
+    };
+    let probed = |revision| {
+        let engines = vec!["xdp".into(), "user".into()];
+        Some(probes::Report { revision, engines, ..probes::Report::default() })
+    };
+    let failed = |revision| {
+        let failures = vec![probes::Failure { scenario: "local".into(), ..probes::Failure::default() }];
+        Some(probes::Report { failures, ..probed(revision).unwrap() })
+    };
+    clusters(1, 1);
+    world.add("red", 101, 2).unwrap();
+    // Nobody is admitted: nobody comes in, whatever fits.
+    world.nodes_say(&NODES, |_| Some(probes::Report::default()));
+    world.settle(0);
+    let state = world.tenant("red").state;
+    assert!(
+        state.ends_with("; no node of Cluster `a` is admitted yet; no node of Cluster `b` is admitted yet"),
+        "{state}"
+    );
+    world.nodes_say(&["a1", "a2"], failed);
+    world.nodes_say(&["b1"], probed);
+    world.settle(0);
+    assert_eq!(world.tenant("red").cluster, "b");
+    // As many as the operator lets in; then others, and who finds none is told so.
+    world.nodes_say(&NODES, probed);
+    world.add("blue", 102, 2).unwrap();
+    world.settle(0);
+    assert_eq!(world.tenant("blue").cluster, "a");
+    let why = world.add("green", 103, 2).unwrap_err();
+    assert!(why.ends_with("; Cluster `a` lets in 1 VPCs (spec.vpcs); Cluster `b` lets in 1 VPCs (spec.vpcs)"), "{why}");
+    clusters(1, 3);
+    world.add("green", 103, 2).unwrap();
+    world.add("gold", 104, 2).unwrap();
+    world.settle(0);
+    assert_eq!([world.tenant("green").cluster, world.tenant("gold").cluster], ["b", "b"]);
+    // Hosts are sent to a cluster when all of its nodes have probed what comes there.
+    world.nodes_say(&NODES, probed);
+    world.controller().move_tenant(&caller(), "red", "a").unwrap();
+    world.nodes_say(&["b1", "b2", "a1"], probed);
+    world.nodes_say(&["a2"], |revision| probed(revision - 1));
+    world.settle(now_ms());
+    let state = world.tenant("red").state;
+    assert!(state.contains("1/4") && state.ends_with("waits for a2 (not probed)"), "{state}");
+    world.nodes_say(&["a2"], failed);
+    world.settle(now_ms());
+    assert!(world.tenant("red").state.ends_with("waits for a2 (out)"), "{}", world.tenant("red").state);
+    world.nodes_say(&["a2"], probed);
+    world.settle(now_ms());
+    assert!(world.tenant("red").state.contains("2/4"));
 }

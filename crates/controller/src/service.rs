@@ -287,7 +287,23 @@ impl Controller {
         let Some(node) = &caller.principal.node else { return Err(Refusal::Failed) };
         let (installed, drift) = (report.installed, report.drift);
         let (faults, errors) = (report.faults.clone(), report.errors.clone());
-        let heard = self.core().fleet.reported(node, report, now_ms());
+        let mut core = self.core();
+        let cluster = core.region.cluster_of(node).ok_or_else(|| absent(Kind::Node, node))?;
+        let (intent, told) = (core.region.intent(&cluster), core.fleet.admission(node));
+        let heard = core.fleet.reported(node, report, intent, now_ms());
+        let after = heard.admission.then(|| core.view(node));
+        let why = after.and_then(|after| Some((core.admission_words(&after)?, after.admission)));
+        let tells = told != core.fleet.admission(node);
+        drop(core);
+        if let Some((note, admission)) = why {
+            let event = Event::new("node", &admission, installed, &caller.origin());
+            self.audit.note(Event { note, ..event });
+        }
+        if heard.admission {
+            self.wakes.changed([&cluster]);
+        } else if tells {
+            self.wakes.told(&cluster);
+        }
         let mut event = Event::new("node", "", installed, &caller.origin());
         if heard.drift && drift {
             (event.outcome, event.note) = ("drift".into(), "the node was changed by hand (--break-glass)".into());
@@ -341,11 +357,32 @@ impl Controller {
             let NodeView { name: node, cluster, installed, verified, .. } = view;
             Some(OnNode { node, cluster, since, installed, verified, state })
         });
-        Ok(Description { nodes: nodes.collect(), object: object.to_json(), revision })
+        let nodes = nodes.collect();
+        let node = (kind == Kind::Node).then(|| Box::new(core.view(name)));
+        Ok(Description { nodes, object: object.to_json(), revision, node })
     }
 }
 
 impl Core {
+    /// That a node came to stand differently, for the audit log.
+    fn admission_words(&self, after: &NodeView) -> Option<String> {
+        if after.admission == "joining" {
+            return None;
+        }
+        let probes = after.probes.as_ref();
+        if after.admission == "admitted" {
+            let revision = probes.map(|probes| probes.revision);
+            return Some(
+                revision.map_or("it makes no probes".into(), |r| format!("its probes came out up to revision {r}")),
+            );
+        }
+        let why = probes.and_then(|probes| probes.failures.first()).map(|failure| failure.to_string());
+        let mut nodes = self.region.model().by_name().nodes.values().filter(|n| *n.cluster == *after.cluster);
+        let alone = !nodes.any(|n| self.fleet.is_admitted(&n.name));
+        let alone = if alone { "; no node of its cluster is admitted, so hosts go on sending there" } else { "" };
+        Some(format!("a probe fails: {}{alone}", why.unwrap_or_default()))
+    }
+
     /// How every node stands.
     pub fn nodes(&self) -> Vec<NodeView> {
         self.region.model().by_name().nodes.keys().map(|name| self.view(name)).collect()

@@ -41,6 +41,8 @@ pub struct Stream {
     /// It keeps what was changed by hand, until the operator says otherwise.
     drift: bool,
     hello: bool,
+    /// Whether the node is admitted, as it was told.
+    told: Option<(bool, String)>,
     /// Everything, on its way, and how much of it has been sent.
     whole: Option<(Whole, u64)>,
     news: Receiver<u64>,
@@ -70,11 +72,26 @@ pub fn begin(controller: &Arc<Controller>, caller: &Caller, query: &StreamQuery)
     let same =
         query.region == controller.history() && *query.cluster == *cluster && query.from <= core.region.revision();
     let at = if same { query.from } else { 0 };
-    core.fleet.came(&node, &caller.from, now_ms());
+    let returns = core.fleet.came(&node, &caller.from, now_ms());
     drop(core);
     controller.wakes.said();
+    if returns {
+        // Hosts are told of it no more.
+        controller.wakes.changed([]);
+    }
     let (grant, drift) = (Grant::of(controller, caller), query.drift && same);
-    Ok(Stream { controller: controller.clone(), grant, node, cluster, at, drift, hello: false, whole: None, news })
+    Ok(Stream {
+        controller: controller.clone(),
+        grant,
+        node,
+        cluster,
+        at,
+        drift,
+        hello: false,
+        told: None,
+        whole: None,
+        news,
+    })
 }
 
 impl Stream {
@@ -118,6 +135,11 @@ impl Stream {
             let (region, node, cluster) =
                 (self.controller.history().to_string(), self.node.to_string(), self.cluster.to_string());
             return Ok(Some(Message::Hello { region, node, cluster }.line().into_bytes()));
+        }
+        let admission = core.fleet.admission(&self.node);
+        if let Some((admitted, why)) = admission.filter(|admission| self.told.as_ref() != Some(admission)) {
+            self.told = Some((admitted, why.clone()));
+            return Ok(Some(Message::Admission { admitted, why }.line().into_bytes()));
         }
         if let Some((whole, sent)) = &mut self.whole {
             return Ok(Some(match whole.page(&core.region)? {

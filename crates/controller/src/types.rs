@@ -118,6 +118,9 @@ pub struct Description {
     pub revision: u64,
     /// The nodes that should have it.
     pub nodes: Vec<OnNode>,
+    /// Of a Node: how it stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<Box<NodeView>>,
 }
 
 /// An object on a node.

@@ -5,9 +5,11 @@
 use crate::authenticate::Grant;
 use crate::refusal::Refusal;
 use crate::service::{Caller, Controller};
+use model::{Cluster, Name};
 use node::distribution::{Upstream, ALIVE_S};
 use schemars::JsonSchema;
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch::Receiver;
@@ -28,7 +30,8 @@ pub struct Telling {
     controller: Arc<Controller>,
     grant: Grant,
     vnis: Vec<u32>,
-    told: Option<u64>,
+    /// The revision by which tenants were placed, and how nodes stood.
+    told: Option<(u64, u64)>,
     news: Receiver<u64>,
 }
 
@@ -75,13 +78,18 @@ impl Telling {
             return None;
         }
         let core = self.controller.core();
-        let revision = core.region.placed_at();
-        if self.told == Some(revision) && !again {
+        let (revision, admissions) = (core.region.placed_at(), core.fleet.admissions());
+        if self.told == Some((revision, admissions)) && !again {
             return Some(None);
         }
-        self.told = Some(revision);
-        let clusters = &core.region.model().by_name().clusters;
-        let addresses = |vni: &u32| Some((*vni, clusters.get(core.region.upstream(*vni)?)?.addresses.clone()));
+        self.told = Some((revision, admissions));
+        let named = core.region.model().by_name();
+        let told = |cluster: &Cluster| {
+            let nodes = named.nodes.values().filter(|node| node.cluster == cluster.name).map(|node| &node.name);
+            core.fleet.told(&cluster.addresses, nodes)
+        };
+        let clusters: BTreeMap<&Name, _> = named.clusters.iter().map(|(name, cluster)| (name, told(cluster))).collect();
+        let addresses = |vni: &u32| Some((*vni, clusters.get(core.region.upstream(*vni)?)?.clone()));
         let upstream = Upstream { revision, vnis: self.vnis.iter().filter_map(addresses).collect() };
         Some(Some((serde_json::to_string(&upstream).unwrap_or_default() + "\n").into_bytes()))
     }

@@ -44,6 +44,11 @@ impl Wakes {
         clusters.into_iter().filter_map(|name| bells.get(name)).for_each(ring);
     }
 
+    /// Nodes of a cluster have something to be told that nobody else hears of.
+    pub fn told(&self, cluster: &Name) {
+        self.clusters.lock().get(cluster).into_iter().for_each(ring);
+    }
+
     /// Nodes or hosts have said something new.
     pub fn said(&self) {
         ring(&self.words);

@@ -65,7 +65,7 @@ export function ago(ms) {
   return s < 5 ? "now" : s < 60 ? `${s} s ago` : s < 3600 ? `${Math.floor(s / 60)} min ago` : s < 172800 ? `${Math.floor(s / 3600)} h ago` : `${Math.floor(s / 86400)} days ago`;
 }
 
-const TONES = { current: "ok", verified: "ok", committed: "ok", done: "ok", connected: "ok", forward: "ok", answer: "ok", made: "ok", behind: "warn", installed: "warn", drift: "warn", revoked: "warn", wait: "warn", damaged: "bad", refused: "bad", drop: "bad", away: "bad" };
+const TONES = { current: "ok", verified: "ok", committed: "ok", done: "ok", connected: "ok", forward: "ok", answer: "ok", made: "ok", admitted: "ok", joining: "warn", out: "bad", behind: "warn", installed: "warn", drift: "warn", revoked: "warn", wait: "warn", damaged: "bad", refused: "bad", drop: "bad", away: "bad" };
 
 /** A state as a badge. */
 export const badge = (state) => h("span", { class: `badge ${TONES[state] ?? ""}` }, state);

@@ -168,7 +168,7 @@ fn error<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &Frame<'_>, message: M
     let path = path_back(w, p, flow, least_len(quote_len, p.v6())).map_err(|reason| reason.meaning())?;
     let quote_len = quote_len.min(quote_room(&path, p.v6()));
     let inner_len = error_len(quote_len, p.v6());
-    if !w.tables.icmp_allowed(&p.tenant, w.now) {
+    if !w.icmp_allowed(&p.tenant) {
         return Err("the VPC's limit of ICMP errors is reached");
     }
     let carrier = carrier_back(w, &path, Back { flow, tos: 0 }, p.vni);

@@ -47,7 +47,7 @@ pub use connections::{BeginLog, Connections, EndLog, RefusalLog, Refused};
 pub use flow_cache::FlowCache;
 pub use frame::{Batch, Frame, Generated, Output, Unresolved, Verdict, Waiting, BATCH_MAX, HEADROOM};
 pub use nat::Nat;
-pub use record::{Event, NoRecorder, Recorder, Scope, Trace};
+pub use record::{Event, NoRecorder, ProbeTrace, Recorder, Scope, Trace};
 
 use connections::SessionView;
 use conntrack::Sessions;

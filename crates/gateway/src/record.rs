@@ -117,6 +117,8 @@ pub enum Event {
 pub trait Recorder {
     /// False removes all calls at compile time.
     const ON: bool = true;
+    /// False: packets are probes, and what they meet stays as it is: no counter, no meter and no limit hears of them.
+    const COUNTS: bool = true;
     /// Packet `index` of the batch, in `stage`.
     fn record(&mut self, index: usize, stage: Stage, event: Event);
 }
@@ -141,6 +143,17 @@ pub struct Trace {
 impl Recorder for Trace {
     fn record(&mut self, index: usize, stage: Stage, event: Event) {
         self.events.push((index, stage, event));
+    }
+}
+
+/// A trace of packets that are probes.
+#[derive(Clone, Debug, Default)]
+pub struct ProbeTrace(pub Trace);
+
+impl Recorder for ProbeTrace {
+    const COUNTS: bool = false;
+    fn record(&mut self, index: usize, stage: Stage, event: Event) {
+        self.0.record(index, stage, event);
     }
 }
 

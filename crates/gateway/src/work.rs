@@ -5,7 +5,7 @@ use abi::{DropReason, IfIndex, LineNo, NcId, Stage};
 use conntrack_compact::{Completions, Key};
 use std::net::IpAddr;
 use std::sync::Arc;
-use tables::{Count, NexthopView, SlotCells, StatsSlot, Tables};
+use tables::{Count, NexthopView, SlotCells, StatsSlot, Tables, Tenant};
 
 use crate::connections::{Known, SessionView};
 use crate::flow_cache::Flows;
@@ -113,7 +113,7 @@ impl<R: Recorder> Work<'_, R> {
             Verdict::Drop(reason) => {
                 icmp::on_drop(self, p, f, reason);
                 self.stats.dropped(reason);
-                if p.attributed && !self.tables.count_drop(p.vni, reason) {
+                if R::COUNTS && p.attributed && !self.tables.count_drop(p.vni, reason) {
                     self.tables.count_drop_overflow(self.slot);
                 }
             }
@@ -179,6 +179,11 @@ impl<R: Recorder> Work<'_, R> {
             self.note(p, stage, Event::Generated { bytes: packet.data.clone(), ifindex: packet.ifindex });
         }
         self.output.generated.push(packet);
+    }
+
+    /// Whether an ICMP error may be sent for a VPC. Of a probe none is.
+    pub fn icmp_allowed(&self, tenant: &Tenant) -> bool {
+        R::COUNTS && self.tables.icmp_allowed(tenant, self.now)
     }
 
     /// Starts to load the headers of a frame.

@@ -15,6 +15,8 @@ mod line_memory;
 #[cfg(all(test, loom))]
 mod models;
 #[cfg(not(loom))]
+mod own_stats;
+#[cfg(not(loom))]
 mod plain;
 #[cfg(not(loom))]
 mod sessions;
@@ -31,6 +33,8 @@ pub use grace::{Readers, READERS_MAX};
 pub use line::{prefetch, prefetch_address, prefetch_slice, Line, Lines, RootRef};
 #[cfg(not(loom))]
 pub use line_memory::{Head, Heap, LineMemory, Plain, Shared};
+#[cfg(not(loom))]
+pub use own_stats::OwnStats;
 #[cfg(not(loom))]
 pub use plain::{large_pages, PlainMemory, ZeroedLines};
 #[cfg(not(loom))]

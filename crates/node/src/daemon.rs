@@ -552,6 +552,7 @@ async fn serve(
     let listener = crate::api::bind(&options.socket)?;
     if let (Some(managed), Some(remote)) = (node.managed.clone(), remote) {
         crate::verify::begin(&node, managed.clone()).map_err(NodeError::system("starting a thread"))?;
+        crate::probes::begin(&node, managed.clone()).map_err(NodeError::system("starting a thread"))?;
         tokio::spawn(crate::follow::follow(node.clone(), managed, remote));
     }
     tokio::spawn(metrics(node.clone(), options.metrics));

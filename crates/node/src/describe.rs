@@ -280,7 +280,7 @@ fn put<const N: usize>(buffer: &mut [u8], at: usize, emit: impl FnOnce(&mut [u8;
     }
 }
 
-fn ip_packet(src: IpAddr, dst: IpAddr, number: u8, ttl: u8, tos: u8, df: bool, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn ip_packet(src: IpAddr, dst: IpAddr, number: u8, ttl: u8, tos: u8, df: bool, payload: &[u8]) -> Vec<u8> {
     let payload_len = payload.len();
     let mut packet;
     match (src, dst) {
@@ -314,7 +314,7 @@ fn ip_packet(src: IpAddr, dst: IpAddr, number: u8, ttl: u8, tos: u8, df: bool, p
     packet
 }
 
-fn ethernet_frame(src: u64, dst: u64, v4: bool, packet: &[u8]) -> Vec<u8> {
+pub(crate) fn ethernet_frame(src: u64, dst: u64, v4: bool, packet: &[u8]) -> Vec<u8> {
     let ethertype = if v4 { ethernet::ethertype::IPV4 } else { ethernet::ethertype::IPV6 };
     let mut frame = vec![0; ethernet::HEADER_LEN];
     put(&mut frame, 0, |b: &mut [u8; ethernet::HEADER_LEN]| ethernet::Repr { dst, src, ethertype }.emit(b));

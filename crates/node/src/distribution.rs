@@ -3,6 +3,7 @@
 //! (`docs/design/controller.md`). The documents of a snapshot, of which there are millions, come in blocks of bytes behind a line that says how many:
 //! in the form of a journal, which has a fifth of the size of lines and is read in a fifth of the time.
 
+use crate::probes;
 use crate::usage::Usage;
 use model::bytes::{put_documents, read_documents, Reader};
 use model::{Documents, Object};
@@ -57,6 +58,13 @@ pub enum Message {
         /// Kinds and names of what goes.
         deletes: Vec<(String, String)>,
     },
+    /// Whether the node serves in its region, by its probes. To nodes that make some.
+    Admission {
+        /// It does.
+        admitted: bool,
+        /// Why not.
+        why: String,
+    },
     /// Nothing: the controller is there.
     Alive {},
 }
@@ -85,6 +93,15 @@ pub struct Report {
     /// How full it is, and what it does.
     #[serde(default)]
     pub usage: Usage,
+    /// What its probes came to. None: it makes none, as a version before, or a node without ports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub probes: Option<probes::Report>,
+    /// It was told that it is admitted.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub admitted: bool,
+    /// Its tunnel addresses.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<IpAddr>,
 }
 
 /// A line of what a host follows: the tunnel addresses that serve its VNIs.

@@ -271,6 +271,7 @@ async fn follow_stream(
                         refused = install(node, std::mem::take(&mut parcel), true, revision).await.err();
                         out.send(sender, remote, managed).await?;
                     }
+                    Message::Admission { admitted, why } => managed.admission(admitted, &why),
                     Message::Alive {} => out.send(sender, remote, managed).await?,
                 }
             }
@@ -291,7 +292,7 @@ fn welcome(managed: &Managed, remote: &Remote, region: &str, name: &str, cluster
     let mut other = false;
     managed.note(|f| {
         if f.region != region || f.cluster != cluster {
-            f.revision = 0;
+            (f.revision, f.admitted) = (0, false);
             other = true;
         }
         (f.region, f.cluster, f.node) = (region.into(), cluster.into(), name.into());
@@ -329,8 +330,9 @@ impl Reports {
         managed: &Managed,
     ) -> Result<(), String> {
         let (node, meter) = (self.node.clone(), self.meter.clone());
-        let usage = tokio::task::spawn_blocking(move || meter.lock().read(&node)).await;
-        let report = Report { usage: usage.map_err(|_| "the node failed to read its counters")?, ..managed.report() };
+        let read = tokio::task::spawn_blocking(move || meter.lock().read(&node)).await;
+        let (usage, addresses) = read.map_err(|_| "the node failed to read its counters")?;
+        let report = Report { usage, addresses, ..managed.report() };
         let report = serde_json::to_vec(&report).unwrap_or_default();
         send(sender, remote, "POST", "/v1/report", report).await.map(drop)
     }

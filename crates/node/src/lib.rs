@@ -32,6 +32,7 @@ mod narrow;
 pub mod offline;
 mod openapi;
 pub mod pcap;
+pub mod probes;
 mod punt;
 pub mod rules;
 mod scrape;

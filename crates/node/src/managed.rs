@@ -6,12 +6,14 @@
 use crate::consent::{Authority, Consent};
 use crate::distribution::Report;
 use crate::error::NodeError;
+use crate::probes::{self, Due, AT_ONCE};
 use crate::service::{sentences, Change, Node};
 use crate::types::{ApplyReport, ControllerView};
 use crate::usage::Usage;
-use model::{ConfigError, Documents, Kind, Model};
+use model::{ConfigError, Documents, Kind, Model, Name, Object};
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -33,6 +35,8 @@ pub struct Followed {
     pub revision: u64,
     /// Something was changed here by hand since the last snapshot.
     pub drift: bool,
+    /// It serves in the region, as the controller said last.
+    pub admitted: bool,
 }
 
 /// What a managed node knows of its controller.
@@ -43,6 +47,8 @@ pub struct Managed {
     state: Mutex<(Followed, Outlook)>,
     /// Wakes who verifies.
     rush: Condvar,
+    /// Wakes who probes.
+    soon: Condvar,
     /// There is something to tell the controller.
     news: Notify,
 }
@@ -61,6 +67,12 @@ struct Outlook {
     faults: Vec<String>,
     /// Everything is to be looked at, soon.
     rush: bool,
+    /// What is to be probed.
+    due: Option<Due>,
+    /// What probes came to; none: none were made.
+    probes: Option<probes::Report>,
+    /// Why it is not admitted.
+    why: String,
 }
 
 impl Managed {
@@ -119,6 +131,9 @@ impl Managed {
             drift: followed.drift,
             version: env!("CARGO_PKG_VERSION").into(),
             usage: Usage::default(),
+            probes: outlook.probes.clone(),
+            admitted: followed.admitted,
+            addresses: Vec::new(),
         }
     }
 
@@ -136,7 +151,15 @@ impl Managed {
             connected: outlook.connected,
             trouble: outlook.trouble,
             errors: outlook.errors,
+            admission: outlook.probes.map(|_| followed.admitted),
+            why: outlook.why,
         }
+    }
+
+    /// Whether the region admits this node, and why not.
+    pub(crate) fn admission(&self, admitted: bool, why: &str) {
+        self.note(|f| f.admitted = admitted);
+        self.state.lock().1.why = why.into();
     }
 
     /// What an operator must know.
@@ -154,7 +177,8 @@ impl Managed {
         let refused =
             view.errors.first().map(|e| format!("what the controller sent cannot be brought into force: {e}"));
         let damaged = view.faults.first().map(|f| format!("what is in the tables is not what is configured: {f}"));
-        lost.into_iter().chain(drift).chain(refused).chain(damaged).collect()
+        let out = (view.admission == Some(false)).then(|| format!("the region does not admit this node: {}", view.why));
+        lost.into_iter().chain(drift).chain(refused).chain(damaged).chain(out).collect()
     }
 
     /// A look at everything, begun when `revision` was in force, has found these differences.
@@ -173,7 +197,10 @@ impl Managed {
 
     /// Revisions that were verified were another region's.
     pub(crate) fn nothing_verified(&self) {
-        self.state.lock().1.verified = 0;
+        let outlook = &mut self.state.lock().1;
+        outlook.verified = 0;
+        outlook.due = Some(Due::default());
+        self.soon.notify_one();
     }
 
     /// A look at what a change has touched, which made `revision` of `before`.
@@ -194,6 +221,43 @@ impl Managed {
             self.rush.wait_for(&mut state, pause);
         }
         std::mem::take(&mut state.1.rush)
+    }
+
+    /// What is to be probed next.
+    pub(crate) fn due_probes(&self) -> Option<Due> {
+        self.state.lock().1.due.take()
+    }
+
+    /// Waits, or until something is to be probed.
+    pub(crate) fn wait_for_probes(&self, pause: Duration) {
+        let mut state = self.state.lock();
+        if state.1.due.is_none() {
+            self.soon.wait_for(&mut state, pause);
+        }
+    }
+
+    /// VPCs are to be probed.
+    fn probe_soon(&self, due: Due) {
+        let outlook = &mut self.state.lock().1;
+        outlook.due = Some(match outlook.due.take() {
+            Some(before) => before.and(due),
+            None => due,
+        });
+        self.soon.notify_one();
+    }
+
+    /// What probes came to.
+    pub(crate) fn probed(&self, report: &probes::Report) {
+        let outlook = &mut self.state.lock().1;
+        let mut report = report.clone();
+        if outlook.due.as_ref().is_some_and(|due| due.revision == 0) {
+            // What was probed was another region's.
+            report.revision = 0;
+        }
+        if outlook.probes.as_ref() != Some(&report) {
+            outlook.probes = Some(report);
+            self.news.notify_one();
+        }
     }
 
     /// Waits until there is something to tell the controller.
@@ -292,6 +356,8 @@ impl Node {
         });
         let found = if whole { (Vec::new(), false) } else { self.verify_change(docs) };
         managed.verified_change((before, revision), found);
+        let vpcs = if whole { None } else { self.touched(docs) };
+        managed.probe_soon(Due { before, revision, vpcs });
         Ok(())
     }
 
@@ -301,6 +367,20 @@ impl Node {
         let mut docs = docs.clone();
         docs.deletes.retain(|(kind, name, _)| core.model.get(*kind, name).is_some());
         docs
+    }
+
+    /// The VPCs that a change touched; none: too many, or nobody can say which.
+    fn touched(&self, docs: &Documents) -> Option<BTreeSet<Name>> {
+        let vpcs = docs.puts.iter().map(|item| match &item.object {
+            Object::Vpc(vpc) => Some(vec![vpc.name.clone()]),
+            object @ (Object::Vm(_) | Object::Route(_) | Object::Peering(_) | Object::Snat(_)) => {
+                Some(object.vpcs().to_vec())
+            }
+            _ => None,
+        });
+        let vpcs: Option<Vec<Vec<Name>>> = vpcs.take(8 * AT_ONCE).collect();
+        let vpcs: BTreeSet<Name> = vpcs?.into_iter().flatten().collect();
+        (docs.deletes.is_empty() && docs.puts.len() <= 8 * AT_ONCE && vpcs.len() <= AT_ONCE).then_some(vpcs)
     }
 
     fn note_install(&self, revision: u64, result: &Result<ApplyReport, NodeError>) {

@@ -453,6 +453,9 @@ impl Scrape {
                 1.0,
             )],
         )?;
+        let admission = s.controller.as_ref().and_then(|c| c.admission);
+        let admitted = admission.map(|admitted| (vec![], f64::from(u8::from(admitted))));
+        gauges(e, "tunny_admitted", "1 if the region admits this node, by its probes", None, admitted)?;
         let said = "Warnings of `tunny get status` now: state, reload, metrics, fast path, uplinks";
         gauges(e, "tunny_warnings", said, None, [(vec![], s.warnings.len() as f64)])?;
         gauges(e, "tunny_uptime", "Time since the start", Some(&Unit::Seconds), [(vec![], s.uptime_s as f64)])

@@ -352,6 +352,19 @@ impl Node {
             .collect()
     }
 
+    /// The kernel's next hops to an address.
+    pub(crate) fn hops(&self, to: IpAddr) -> Vec<underlay::NexthopSpec> {
+        let paths = self.underlay.get().map(|u| u.path_of(to)).unwrap_or_default();
+        paths.into_iter().map(|(hop, _)| hop).collect()
+    }
+
+    /// Has the kernel look for the neighbours of addresses.
+    pub(crate) fn want(&self, addresses: Vec<IpAddr>) {
+        if let Some(underlay) = self.underlay.get() {
+            underlay.want(addresses);
+        }
+    }
+
     /// `GET /v1/states`.
     pub fn states(&self) -> crate::states::StatesView {
         self.conntrack.states().view(&self.vpc_names())

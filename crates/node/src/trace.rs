@@ -7,7 +7,7 @@
 use crate::describe::{from_hex, to_hex};
 use crate::error::NodeError;
 use abi::{DropReason, IfIndex, PuntReason};
-use gateway::{Batch, Event, Frame, Gateway, Trace, Verdict, HEADROOM};
+use gateway::{Batch, Event, Frame, Gateway, Recorder, Trace, Verdict, HEADROOM};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -121,15 +121,26 @@ pub fn run(
     let tables = Tables::new(memory);
     let (slots, _) = tables.slots();
     let mut gateway = Gateway::with_connections(tables, slots.saturating_sub(1), nat);
+    let mut trace = Trace::default();
+    record(&mut gateway, frame, (ifindex, now_ns), &mut trace, |trace| trace)
+}
+
+/// Runs a frame through the stages of a gateway with a recorder, of which `trace` is what it has recorded.
+pub(crate) fn record<R: Recorder>(
+    gateway: &mut Gateway,
+    frame: &[u8],
+    (ifindex, now_ns): (IfIndex, u64),
+    recorder: &mut R,
+    trace: impl Fn(&R) -> &Trace,
+) -> Report {
     let mut region = vec![0; HEADROOM + frame.len() + 256];
     region[HEADROOM..HEADROOM + frame.len()].copy_from_slice(frame);
     let mut batch = Batch::new();
-    let mut trace = Trace::default();
     // An empty batch takes a frame.
     let _ = batch.push(Frame::new(&mut region, HEADROOM, frame.len(), ifindex));
-    gateway.process_recorded(&mut batch, now_ns, &mut trace);
+    gateway.process_recorded(&mut batch, now_ns, recorder);
     let mut report = Report { frame: to_hex(frame), ..Default::default() };
-    for (_, stage, event) in &trace.events {
+    for (_, stage, event) in &trace(recorder).events {
         if !matches!(event, Event::Bytes { .. }) {
             report.steps.push(Step { stage: stage.name().into(), text: event.to_string() });
         }
@@ -204,7 +215,7 @@ fn punt_name(reason: PuntReason) -> &'static str {
 }
 
 /// Field by field, where both frames are VXLAN; else the bytes as a whole.
-fn changes(before: &[u8], after: &[u8]) -> Vec<Changed> {
+pub(crate) fn changes(before: &[u8], after: &[u8]) -> Vec<Changed> {
     let (old, new) = (crate::fields::fields(before), crate::fields::fields(after));
     let mut changed = Vec::new();
     for (field, value) in &new {

@@ -81,6 +81,12 @@ pub struct ControllerView {
     pub trouble: String,
     /// Why the next revision is not in force.
     pub errors: Vec<String>,
+    /// Whether the region admits it, by its probes; none: it makes none.
+    #[serde(default)]
+    pub admission: Option<bool>,
+    /// Why not.
+    #[serde(default)]
+    pub why: String,
 }
 
 /// One step of the start-up.

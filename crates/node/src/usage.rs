@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 /// Time between two readings.
@@ -113,14 +114,16 @@ impl Usage {
 pub(crate) struct Meter {
     last: Option<(Instant, Counters)>,
     usage: Usage,
+    /// Tunnel addresses.
+    addresses: Vec<IpAddr>,
 }
 
 impl Meter {
-    /// How it is at present.
-    pub(crate) fn read(&mut self, node: &Node) -> Usage {
+    /// How it is at present, and the tunnel addresses by which the node is reached.
+    pub(crate) fn read(&mut self, node: &Node) -> (Usage, Vec<IpAddr>) {
         let now = Instant::now();
         if self.last.as_ref().is_some_and(|(at, _)| now.duration_since(*at) < PERIOD) {
-            return self.usage.clone();
+            return (self.usage.clone(), self.addresses.clone());
         }
         let counters = node.counters();
         let levels = node.levels_beside(&counters.total);
@@ -133,7 +136,8 @@ impl Meter {
             ..rates
         };
         self.last = Some((now, counters));
-        self.usage.clone()
+        self.addresses = crate::service::service(&node.core().model).vteps;
+        (self.usage.clone(), self.addresses.clone())
     }
 }
 

@@ -36,8 +36,8 @@ mod writer;
 pub use change::*;
 pub use counter::{Count, SlotCells, StatsSlot};
 pub use memory::{
-    large_pages, prefetch, HeapMemory, Line, LineMemory, Memory, PlainMemory, Readers, SharedMemory, ZeroedLines,
-    ARENA_BYTES, READERS_MAX,
+    large_pages, prefetch, HeapMemory, Line, LineMemory, Memory, OwnStats, PlainMemory, Readers, SharedMemory,
+    ZeroedLines, ARENA_BYTES, READERS_MAX,
 };
 pub use meter::{gcra, rate_limit, Color};
 pub use packed::Packed;

@@ -47,14 +47,7 @@ impl XdpEngine {
     /// punts from its first queue. The socket must be kept.
     pub fn prepare_test(&self, ifindex: IfIndex) -> Result<OwnedFd, XdpError> {
         self.add_port(ifindex)?;
-        // SAFETY: plain system call; the new descriptor belongs to nobody else.
-        let socket = unsafe {
-            let fd = libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0);
-            if fd < 0 {
-                return Err(XdpError::call("Opening an AF_XDP socket")(std::io::Error::last_os_error()));
-            }
-            OwnedFd::from_raw_fd(fd)
-        };
+        let socket = unbound_socket()?;
         self.set_listener(ifindex, 0, socket.as_raw_fd())?;
         Ok(socket)
     }
@@ -74,19 +67,40 @@ impl XdpEngine {
 
     /// Statistics of all slots, added up.
     pub fn stats_total(&self) -> Stats {
-        const WORDS: usize = size_of::<Stats>() / 8;
         let memory = self.memory();
-        let mut total = [0u64; WORDS];
-        for slot in 0..memory.stats_slots() as usize {
-            // SAFETY: Memory promises `stats_slots` elements of 8-byte aligned words; access is atomic.
-            let words = unsafe { &*memory.stats().add(slot).cast::<[AtomicU64; WORDS]>() };
-            for (sum, word) in total.iter_mut().zip(words) {
-                *sum = sum.wrapping_add(word.load(Ordering::Relaxed));
-            }
-        }
-        // SAFETY: Stats is repr(C) of u64 words alone, of the same size.
-        unsafe { std::mem::transmute(total) }
+        // SAFETY: Memory promises `stats_slots` elements of 8-byte aligned words.
+        unsafe { total(memory.stats(), memory.stats_slots()) }
     }
+}
+
+/// An AF_XDP socket that is bound to nothing: a listener for the punts of test runs.
+pub(crate) fn unbound_socket() -> Result<OwnedFd, XdpError> {
+    // SAFETY: plain system call; the new descriptor belongs to nobody else.
+    unsafe {
+        let fd = libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0);
+        if fd < 0 {
+            return Err(XdpError::call("Opening an AF_XDP socket")(std::io::Error::last_os_error()));
+        }
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+/// Statistics of all slots, added up.
+///
+/// # Safety
+/// `stats` must be valid for `slots` elements, 8-byte aligned, which are accessed by atomics alone.
+pub(crate) unsafe fn total(stats: *const Stats, slots: u32) -> Stats {
+    const WORDS: usize = size_of::<Stats>() / 8;
+    let mut total = [0u64; WORDS];
+    for slot in 0..slots as usize {
+        // SAFETY: the caller promises so many elements of 8-byte aligned words; access is atomic.
+        let words = unsafe { &*stats.add(slot).cast::<[AtomicU64; WORDS]>() };
+        for (sum, word) in total.iter_mut().zip(words) {
+            *sum = sum.wrapping_add(word.load(Ordering::Relaxed));
+        }
+    }
+    // SAFETY: Stats is repr(C) of u64 words alone, of the same size.
+    unsafe { std::mem::transmute(total) }
 }
 
 /// The number of the only counter that rose.
@@ -94,7 +108,7 @@ fn risen(before: &[u64], after: &[u64]) -> Option<u8> {
     before.iter().zip(after).position(|(b, a)| a != b).map(|i| i as u8)
 }
 
-fn verdict(code: u32, before: &Stats, after: &Stats) -> TestVerdict {
+pub(crate) fn verdict(code: u32, before: &Stats, after: &Stats) -> TestVerdict {
     let dropped = risen(&before.drops, &after.drops).and_then(DropReason::from_number);
     let punted = risen(&before.punts, &after.punts).and_then(PuntReason::from_number);
     match (code, dropped, punted) {

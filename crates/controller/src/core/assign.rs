@@ -7,7 +7,7 @@ use super::placement::{self, Amounts, Change, ClusterId, Engine, Levels, Names, 
 use super::region::Region;
 use model::{Kind, Name, Object};
 use node::usage::Usage as NodeUsage;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// What counts as no limit: nobody has said one.
 const UNLIMITED: u64 = 1 << 50;
@@ -19,6 +19,24 @@ pub struct Assignment {
     clusters: Vec<Name>,
     /// Tenants of each unit: those that peerings join go together.
     units: Vec<Unit>,
+    /// Of each cluster, who comes in.
+    doors: Vec<Door>,
+}
+
+/// Who comes into a cluster.
+struct Door {
+    /// One of its nodes is admitted.
+    serves: bool,
+    /// VPCs that are there.
+    vpcs: u64,
+    /// VPCs that the operator lets in.
+    most: u64,
+}
+
+impl Door {
+    fn lets_in(&self, vpcs: u64) -> bool {
+        self.serves && self.vpcs + vpcs <= self.most
+    }
 }
 
 /// Tenants that lie together.
@@ -93,8 +111,12 @@ impl Assignment {
     /// The region as it is.
     pub fn of(region: &Region, fleet: &Fleet) -> Assignment {
         let (model, capacities) = (region.model(), capacities(region, fleet));
-        let mut traffic: HashMap<&str, u64> = HashMap::new();
-        for usage in model.by_name().nodes.values().filter_map(|n| fleet.usage(&n.name)) {
+        let (mut traffic, mut serving): (HashMap<&str, u64>, BTreeSet<Name>) = Default::default();
+        for node in model.by_name().nodes.values() {
+            if fleet.is_admitted(&node.name) {
+                serving.insert(node.cluster.clone());
+            }
+            let Some(usage) = fleet.usage(&node.name) else { continue };
             for (vpc, bits) in &usage.vpcs {
                 *traffic.entry(vpc).or_default() += bits;
             }
@@ -110,10 +132,16 @@ impl Assignment {
         for (at, capacity) in capacities.values().enumerate() {
             placed.set_cluster(ClusterId(at as u32), *capacity);
         }
-        let mut assignment = Assignment { region: placed, clusters, units };
+        let doors = clusters.iter().map(|name| {
+            let most = model.by_name().clusters.get(name).and_then(|c| c.vpcs);
+            Door { serves: serving.contains(name), vpcs: 0, most: most.map_or(u64::MAX, u64::from) }
+        });
+        let doors = doors.collect();
+        let mut assignment = Assignment { region: placed, clusters, units, doors };
         for (at, unit) in assignment.units.iter().enumerate() {
             let cluster = unit.cluster.as_ref().and_then(|name| assignment.number(name));
             if let Some(cluster) = cluster {
+                assignment.doors[cluster.0 as usize].vpcs += unit.demand[Resource::Vpcs];
                 // A number of its own, in a cluster that is there: nothing to refuse.
                 let _ = assignment.region.restore(UnitId(at as u32), unit.demand, cluster);
                 // Over its level or not, it is there.
@@ -138,7 +166,7 @@ impl Assignment {
     pub fn place(&mut self) -> (Vec<(Name, Name)>, Vec<(Name, String)>) {
         let new = self.units.iter().enumerate().filter(|(_, u)| u.cluster.is_none());
         let new: Vec<_> = new.map(|(at, u)| (UnitId(at as u32), u.demand)).collect();
-        let answers = self.region.admit_all(new);
+        let answers = self.admit(new);
         // Where others of their unit are.
         let joined = self.units.iter().filter_map(|u| Some((u, u.cluster.clone()?)));
         let joined = joined.flat_map(|(u, cluster)| u.lacking.iter().map(move |t| (t.clone(), cluster.clone())));
@@ -156,6 +184,35 @@ impl Assignment {
         (placed, refused)
     }
 
+    /// Finds clusters for units, by the doors too: a unit that does not come in goes where it would if the cluster were not there.
+    fn admit(&mut self, new: Vec<(UnitId, Amounts)>) -> Vec<(UnitId, Result<ClusterId, Refusal>)> {
+        let shut = |at: usize| ClusterId(at as u32);
+        for at in (0..self.doors.len()).filter(|at| !self.doors[*at].lets_in(1)) {
+            // It is there.
+            let _ = self.region.set_draining(shut(at), true);
+        }
+        let demands: BTreeMap<UnitId, Amounts> = new.iter().copied().collect();
+        let mut answers = self.region.admit_all(new);
+        for (unit, answer) in &mut answers {
+            let (demand, mut closed) = (demands[unit], Vec::new());
+            while let Ok(cluster) = answer {
+                let door = &mut self.doors[cluster.0 as usize];
+                if door.lets_in(demand[Resource::Vpcs]) {
+                    door.vpcs += demand[Resource::Vpcs];
+                    break;
+                }
+                closed.push(*cluster);
+                let _ = self.region.remove(*unit).and_then(|()| self.region.set_draining(*cluster, true));
+                *answer = self.region.admit(*unit, demand);
+            }
+            for cluster in closed.into_iter().filter(|c| self.doors[c.0 as usize].lets_in(1)) {
+                // A smaller one may come in.
+                let _ = self.region.set_draining(cluster, false);
+            }
+        }
+        answers
+    }
+
     /// A refusal, and what would help.
     fn sentence(&self, refusal: &Refusal) -> String {
         let help = match self.region.remedy(refusal) {
@@ -170,7 +227,17 @@ impl Assignment {
             Some(placement::Remedy::Build(proposal)) => format!("; {}", self.proposal_words(&proposal)),
             None => String::new(),
         };
-        refusal.sentence(self) + &help
+        refusal.sentence(self) + &help + &self.shut()
+    }
+
+    /// Clusters that let nobody in, and why.
+    fn shut(&self) -> String {
+        let doors = self.clusters.iter().zip(&self.doors).filter(|(_, door)| !door.lets_in(1));
+        let word = |(name, door): (&Name, &Door)| match door.serves {
+            true => format!("; Cluster `{name}` lets in {} VPCs (spec.vpcs)", door.most),
+            false => format!("; no node of Cluster `{name}` is admitted yet"),
+        };
+        doors.map(word).collect()
     }
 
     fn proposal_words(&self, proposal: &placement::Proposal) -> String {

@@ -3,12 +3,15 @@
 //! node has brought it into force), *verified* (the node has found it in the memory of its tables). Changes reach a node in the order of their revisions, so one revision a node tells the state
 //! of all its objects: those that changed last at or before it are installed, or verified.
 
+use super::admission::{why, Admission, Probation};
 use model::Name;
 use node::distribution::Report;
+use node::probes;
 use node::usage::Usage;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 /// Milliseconds without a word after which a node counts as away.
 pub const SILENCE_MS: u64 = 30_000;
@@ -21,6 +24,7 @@ struct Known {
     seen_ms: u64,
     /// Streams that are open: a node that comes back may be here before its old connection is given up.
     streams: u32,
+    probation: Probation,
 }
 
 /// How a node stands.
@@ -53,6 +57,12 @@ pub struct NodeView {
     pub errors: Vec<String>,
     /// How full it is, and what it does a second.
     pub usage: Usage,
+    /// `joining` (its probes have not shown yet that it serves), `admitted`, or `out` (a probe fails); nothing of a node that nobody has heard of.
+    #[serde(default)]
+    pub admission: String,
+    /// What its probes came to, if it makes any.
+    #[serde(default)]
+    pub probes: Option<probes::Report>,
 }
 
 /// What of a node's report is another thing than before.
@@ -66,6 +76,8 @@ pub struct Heard {
     pub faults: bool,
     /// Why it refuses a change.
     pub errors: bool,
+    /// Whether it is admitted.
+    pub admission: bool,
 }
 
 /// The nodes.
@@ -73,15 +85,23 @@ pub struct Heard {
 pub struct Fleet {
     nodes: BTreeMap<Name, Known>,
     capacities: u64,
+    /// How often a node came to stand differently.
+    admissions: u64,
 }
 
 impl Fleet {
-    /// A node has opened its stream.
-    pub fn came(&mut self, node: &Name, address: &str, now_ms: u64) {
+    /// A node has opened its stream. Whether it was away, so that it has to show anew that it serves.
+    pub fn came(&mut self, node: &Name, address: &str, now_ms: u64) -> bool {
         let known = self.nodes.entry(node.clone()).or_default();
         known.address = address.into();
+        let returns = known.streams == 0 && known.seen_ms > 0 && now_ms.saturating_sub(known.seen_ms) >= SILENCE_MS;
+        if returns {
+            known.probation.returned();
+            self.admissions += 1;
+        }
         known.seen_ms = now_ms;
         known.streams += 1;
+        returns
     }
 
     /// Its stream has ended.
@@ -92,8 +112,8 @@ impl Fleet {
         }
     }
 
-    /// A node tells how it stands.
-    pub fn reported(&mut self, node: &Name, report: Report, now_ms: u64) -> Heard {
+    /// A node tells how it stands, whose cluster shall hold the revision `intent`.
+    pub fn reported(&mut self, node: &Name, report: Report, intent: u64, now_ms: u64) -> Heard {
         let known = self.nodes.entry(node.clone()).or_default();
         known.seen_ms = now_ms;
         let usage = std::mem::replace(&mut known.report.usage, report.usage.clone());
@@ -104,16 +124,50 @@ impl Fleet {
             drift: known.report.drift != report.drift,
             faults: known.report.faults != report.faults,
             errors: known.report.errors != report.errors,
+            admission: known.probation.heard(&report, intent),
         };
         let same = (&usage.engine, usage.link_bits) == (&report.usage.engine, report.usage.link_bits);
-        self.capacities += u64::from(!same || limits(&usage) != limits(&report.usage));
+        self.admissions += u64::from(heard.admission);
+        self.capacities += u64::from(!same || heard.admission || limits(&usage) != limits(&report.usage));
         known.report = report;
         heard
     }
 
-    /// Raised when a node says that it can hold more or less than before.
+    /// Raised when a node says that it can hold more or less than before, or comes to serve or not.
     pub fn capacities(&self) -> u64 {
         self.capacities
+    }
+
+    /// A number that is raised whenever a node comes to stand differently.
+    pub fn admissions(&self) -> u64 {
+        self.admissions
+    }
+
+    /// Whether a node serves.
+    pub fn is_admitted(&self, name: &str) -> bool {
+        self.nodes.get(name).is_some_and(|known| known.probation.admission() == Admission::Admitted)
+    }
+
+    /// Whether a node that makes probes is admitted, and why not.
+    pub fn admission(&self, name: &str) -> Option<(bool, String)> {
+        let known = self.nodes.get(name).filter(|known| known.report.probes.is_some())?;
+        let admission = known.probation.admission();
+        Some((admission == Admission::Admitted, why(admission, &known.report)))
+    }
+
+    /// Of a cluster's addresses those that hosts are told of: not those that only nodes have which are not admitted. If that would leave none, all.
+    pub fn told<'a>(&self, addresses: &[IpAddr], nodes: impl Iterator<Item = &'a Name> + Clone) -> Vec<IpAddr> {
+        let serves = |address: &IpAddr| {
+            let known = nodes.clone().filter_map(|name| self.nodes.get(name));
+            let mut those = known.filter(|known| known.report.addresses.contains(address)).peekable();
+            those.peek().is_none() || those.any(|known| known.probation.admission() == Admission::Admitted)
+        };
+        let told: Vec<IpAddr> = addresses.iter().copied().filter(serves).collect();
+        if told.is_empty() {
+            addresses.to_vec()
+        } else {
+            told
+        }
     }
 
     /// How full a node is, if it has told.
@@ -145,6 +199,7 @@ impl Fleet {
         let Report { installed, verified, faults, errors, drift, version, .. } = &known.report;
         let (installed, verified, drift) = (*installed, *verified, *drift);
         let (faults, errors, version) = (faults.clone(), errors.clone(), version.clone());
+        let (admission, probes) = (known.probation.admission().name().into(), known.report.probes.clone());
         let here = known.streams > 0 && now_ms.saturating_sub(known.seen_ms) < SILENCE_MS;
         let state = match () {
             () if !here => "away",
@@ -165,6 +220,8 @@ impl Fleet {
             seen_ms,
             errors,
             usage,
+            admission,
+            probes,
             ..view
         }
     }
@@ -187,19 +244,19 @@ mod tests {
             errors: errors.iter().map(|e| e.to_string()).collect(),
             ..Report::default()
         };
-        assert!(fleet.reported(&name, report(7, &[]), 2000).news);
+        assert!(fleet.reported(&name, report(7, &[]), 7, 2000).news);
         let usage = Usage { levels: vec![Filled::default()], ..Usage::default() };
-        assert!(fleet.reported(&name, Report { usage: usage.clone(), ..report(7, &[]) }, 2000).news);
+        assert!(fleet.reported(&name, Report { usage: usage.clone(), ..report(7, &[]) }, 7, 2000).news);
         assert_eq!(fleet.capacities(), 1);
         let busy = Usage { packets: 7, ..usage };
-        assert!(!fleet.reported(&name, Report { usage: busy.clone(), ..report(7, &[]) }, 2000).news);
+        assert!(!fleet.reported(&name, Report { usage: busy.clone(), ..report(7, &[]) }, 7, 2000).news);
         assert_eq!(fleet.capacities(), 1);
         assert_eq!(fleet.view("n", "c", 7, 2000).usage, busy);
         assert_eq!([2000, 2000 + SILENCE_MS].map(|now| state(&fleet, now)), ["current", "away"]);
         let damaged = Report { faults: vec!["Vm x".into()], ..report(7, &[]) };
-        fleet.reported(&name, damaged, 2500);
+        fleet.reported(&name, damaged, 7, 2500);
         assert_eq!(state(&fleet, 2500), "damaged");
-        fleet.reported(&name, report(6, &["no room"]), 3000);
+        fleet.reported(&name, report(6, &["no room"]), 7, 3000);
         assert_eq!(state(&fleet, 3000), "refused");
         // It is back before the connection that it had is given up.
         fleet.came(&name, "192.0.2.1:6", 3000);
@@ -209,5 +266,32 @@ mod tests {
         assert_eq!(state(&fleet, 3200), "away");
         fleet.forget(|_| false);
         assert_eq!(state(&fleet, 3200), "unknown");
+    }
+
+    #[test]
+    fn hosts_are_not_told_of_addresses_that_only_nodes_have_which_are_not_admitted() {
+        let names: [Name; 3] = ["a1", "a2", "a3"].map(Name::from);
+        let [one, two, other]: [IpAddr; 3] = ["192.0.2.1", "192.0.2.2", "192.0.2.3"].map(|a| a.parse().unwrap());
+        let mut fleet = Fleet::default();
+        let told = |fleet: &Fleet| fleet.told(&[one, two, other], names.iter());
+        // Nobody has said whose they are.
+        assert_eq!(told(&fleet), [one, two, other]);
+        let mut say = |name: usize, address, revision, fails: bool| {
+            let failures = if fails { vec![probes::Failure::default()] } else { Vec::new() };
+            let probes =
+                probes::Report { revision, engines: vec!["user".into()], failures, ..probes::Report::default() };
+            let report = Report { probes: Some(probes), addresses: vec![address], ..Report::default() };
+            fleet.reported(&names[name], report, 7, 1000);
+            told(&fleet)
+        };
+        assert_eq!(say(0, one, 0, false), [two, other]);
+        assert_eq!(say(0, one, 7, false), [one, two, other]);
+        assert_eq!(say(1, two, 6, false), [one, other]);
+        // Another one has it, and serves.
+        assert_eq!(say(2, two, 7, false), [one, two, other]);
+        assert_eq!(say(2, two, 7, true), [one, other]);
+        assert_eq!(say(0, one, 7, true), [other]);
+        let all = [one, two];
+        assert_eq!(fleet.told(&all, names.iter()), all, "the last ones stay");
     }
 }

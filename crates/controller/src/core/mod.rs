@@ -3,6 +3,7 @@
 //! this very code (`docs/design/controller.md`).
 
 pub mod access;
+pub mod admission;
 pub mod assign;
 pub mod credentials;
 pub mod feed;

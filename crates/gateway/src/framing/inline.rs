@@ -164,7 +164,7 @@ fn server<R: Recorder>(
     if !p.attributed || p.vni != vni {
         return false;
     }
-    if !f.counted {
+    if R::COUNTS && !f.counted {
         w.tables.count_tenant(&p.tenant, w.slot, p.inner_len as u64);
     }
     true

@@ -46,7 +46,7 @@ pub(crate) fn error<R: Recorder>(
         true => Addr::v6(wire::be::u128(packet, 24)),
         false => Addr::v4(wire::be::u32(packet, 16)),
     };
-    if !w.tables.icmp_allowed(&p.tenant, w.now) {
+    if !w.icmp_allowed(&p.tenant) {
         return Err("the VPC's limit of ICMP errors is reached");
     }
     let quote = icmp::quote(packet, p.v6());
@@ -78,7 +78,7 @@ fn tell_vm<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &Frame<'_>, message:
     let path = path_back(w, p, flow, icmp::least_len(quote.len(), v6)).map_err(DropReason::meaning)?;
     quote.truncate(icmp::quote_room(&path, v6));
     let inner_len = icmp::error_len(quote.len(), v6);
-    if !w.tables.icmp_allowed(&tenant, w.now) {
+    if !w.icmp_allowed(&tenant) {
         return Err("the VPC's limit of ICMP errors is reached");
     }
     let carrier = carrier_back(w, &path, Back { flow, tos: 0 }, inner.vni());

@@ -14,7 +14,9 @@ pub(crate) fn run<R: Recorder>(
     f: &mut Frame<'_>,
     path: &Path,
 ) -> Result<(), Verdict> {
-    w.tables.count_vm(p.vm.vm, p.inner_len as u64);
+    if R::COUNTS {
+        w.tables.count_vm(p.vm.vm, p.inner_len as u64);
+    }
     w.forward(p, f, path.nexthop.ifindex);
     Ok(())
 }

@@ -43,7 +43,7 @@ pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Fram
     if w.settings.strict && !may_send(w.tables, p) {
         return Err(refused(w, p));
     }
-    if !f.counted {
+    if R::COUNTS && !f.counted {
         w.tables.count_tenant(&p.tenant, w.slot, p.inner_len as u64);
     }
     if R::ON {

@@ -12,6 +12,8 @@ fields! {
         name: Name = "metadata.name", OwnName;
         /// Tunnel addresses under which hosts reach its nodes.
         addresses: Vec<IpAddr> = "spec.addresses", underlay("").list(16, "up to 16 unicast addresses of no Nc and no other Cluster");
+        /// VPCs up to which Tenants are placed in it. Raise it step by step while a new cluster shows that it serves. What is there, or is moved there by hand, stays.
+        vpcs: Option<u32> = "spec.vpcs", int(0, 1 << 24).optional().meaning("none: as many as its nodes hold");
     }
 }
 

@@ -8,7 +8,7 @@ use crate::plan::{Plan, Work};
 use crate::prefix::{Mac, Prefix};
 use abi::Vni;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 /// A VPC of a model.
@@ -67,6 +67,47 @@ impl<'a> VpcView<'a> {
     /// The VM with a MAC address.
     pub fn vm(&self, mac: Mac) -> Option<VmView<'a>> {
         self.state.vms.get(&mac).map(|vm| self.seen(vm))
+    }
+
+    /// How many VMs it has.
+    pub fn vms_len(&self) -> usize {
+        self.state.vms.len()
+    }
+
+    /// One of its VMs by its place in their order; behind the last comes the first again.
+    pub fn vm_at(&self, place: u64) -> Option<(Mac, VmView<'a>)> {
+        let vms = &self.state.vms;
+        let found = vms.iter().nth((place % vms.len().max(1) as u64) as usize);
+        found.map(|(mac, vm)| (*mac, self.seen(vm)))
+    }
+
+    /// The VM that has an address.
+    pub fn owner(&self, address: IpAddr) -> Option<(Mac, VmView<'a>)> {
+        let mac = self.state.owner(address)?;
+        Some((mac, self.vm(mac)?))
+    }
+
+    /// The first address of a VM in a prefix.
+    pub fn address_in(&self, prefix: Prefix) -> Option<IpAddr> {
+        match (prefix.network(), prefix.broadcast()) {
+            (IpAddr::V4(a), IpAddr::V4(b)) => {
+                let found = self.state.addrs4.range(a.to_bits()..=b.to_bits()).next();
+                found.map(|(address, _)| Ipv4Addr::from_bits(*address).into())
+            }
+            (IpAddr::V6(a), IpAddr::V6(b)) => {
+                let found = self.state.addrs6.range(a.to_bits()..=b.to_bits()).next();
+                found.map(|(address, _)| Ipv6Addr::from_bits(*address).into())
+            }
+            _ => None,
+        }
+    }
+
+    /// Its routes of a family to other VPCs, each with the VNI.
+    pub fn peer_routes(&self, v6: bool) -> impl Iterator<Item = (Prefix, Vni)> + 'a {
+        let (state, model) = (self.state, self.model);
+        let v4 = state.peers4.iter().filter(move |_| !v6).map(|(net, to)| (Prefix::V4(*net), *to));
+        let v6 = state.peers6.iter().filter(move |_| v6).map(|(net, to)| (Prefix::V6(*net), *to));
+        v4.chain(v6).map(move |(prefix, to)| (prefix, model.vpc(to).spec.vni))
     }
 
     /// Whether an address is one of its VMs' or of its gateway.
