@@ -23,7 +23,7 @@ fn a_hundred_nodes_follow_and_none_misses_a_change() {
         current(&rig.operator, names.len()).await.unwrap();
         // Each got what there was, and is told nothing of other clusters' changes.
         assert_eq!((heard.snapshots.get(), heard.changes.get()), (100, 0));
-        let took = changes(&rig.operator, workload.vpcs, 200, 200).await.unwrap();
+        let took = changes(&rig.operator, &workload, 200, 200).await.unwrap();
         current(&rig.operator, names.len()).await.unwrap();
         assert_eq!((took.len(), heard.ended.get(), heard.snapshots.get()), (200, 0, 100));
         // Changes that came together are one.

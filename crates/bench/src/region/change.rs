@@ -28,11 +28,12 @@ const LOOKS: Duration = Duration::from_millis(4);
 const LATEST: Duration = Duration::from_secs(120);
 
 /// A VM that comes, and whenever it is asked for again is on another NC.
-pub fn vm(n: usize, round: usize, vpcs: u32) -> String {
+pub fn vm(n: usize, round: usize, workload: &Workload) -> String {
+    let vpcs = workload.vpcs;
     let vpc = n as u32 % vpcs;
     // Behind the workload's addresses of the subnet.
     let address = std::net::Ipv4Addr::from(0x0A00_0000 | (vpc % 200) << 16 | 252 + (n as u32 / vpcs) % 3);
-    let (mac, nc) = (abi::Mac(0x0200_FF00_0000 | n as u64), (n + round) as u32 % NCS);
+    let (mac, nc) = (abi::Mac(0x0200_FF00_0000 | n as u64), (n + round) as u32 % workload.ncs);
     let mut text = String::new();
     let spec = format!("\"vpc\":\"v{vpc}\",\"addresses\":[\"{address}\"],\"mac\":\"{mac}\",\"nc\":\"nc{nc}\"");
     document(&mut text, "Vm", None, format_args!("{spec}"));
@@ -51,11 +52,11 @@ async fn verified(link: &Link) -> Result<u64, Error> {
 }
 
 /// Milliseconds of changes one at a time.
-async fn alone(changes: &Link, looks: &Link, vpcs: u32) -> Result<Vec<f64>, Error> {
+async fn alone(changes: &Link, looks: &Link, workload: &Workload) -> Result<Vec<f64>, Error> {
     let mut took = Vec::new();
     for n in 0..ALONE {
         let begun = Instant::now();
-        let at = apply(changes, vm(n, 0, vpcs)).await?;
+        let at = apply(changes, vm(n, 0, workload)).await?;
         while verified(looks).await? < at {
             if begun.elapsed() > LATEST {
                 return Err(Error::failed("a change")("it is not verified within two minutes"));
@@ -75,18 +76,18 @@ struct Crowd {
 }
 
 /// Milliseconds of changes at a rate: until they were acknowledged, and until they were verified.
-async fn crowded(changes: &Link, looks: &Link, vpcs: u32) -> Result<(Vec<f64>, Vec<f64>), Error> {
+async fn crowded(changes: &Link, looks: &Link, workload: &Rc<Workload>) -> Result<(Vec<f64>, Vec<f64>), Error> {
     let (crowd, begun) = (Rc::new(RefCell::new(Crowd::default())), Instant::now());
     let all = (RATE * SECONDS) as usize;
     let sending = {
-        let (crowd, changes) = (crowd.clone(), changes.clone());
+        let (crowd, changes, workload) = (crowd.clone(), changes.clone(), workload.clone());
         async move {
             for n in 0..all {
                 let due = begun + Duration::from_micros(n as u64 * 1_000_000 / RATE);
                 tokio::time::sleep_until(due.into()).await;
-                let (crowd, changes) = (crowd.clone(), changes.clone());
+                let (crowd, changes, text) = (crowd.clone(), changes.clone(), vm(n, 1, &workload));
                 tokio::task::spawn_local(async move {
-                    let result = apply(&changes, vm(n, 1, vpcs)).await;
+                    let result = apply(&changes, text).await;
                     let mut crowd = crowd.borrow_mut();
                     match result {
                         Ok(at) => crowd.changes.push((due, Instant::now(), at)),
@@ -129,7 +130,7 @@ async fn crowded(changes: &Link, looks: &Link, vpcs: u32) -> Result<(Vec<f64>, V
 /// `region-change`.
 pub fn region_change(context: &Context) -> Result<Report, Error> {
     let clusters = [("a".to_string(), 4)];
-    let workload = Workload::region(size(), 10, NCS, context.seed);
+    let workload = Rc::new(Workload::region(size(), 10, NCS, context.seed));
     context.say("region-change: a region is loaded");
     let rig = Rig::start(&clusters)?;
     let at = rig.apply(documents(&workload, &clusters))?.generation;
@@ -140,13 +141,13 @@ pub fn region_change(context: &Context) -> Result<Report, Error> {
     let cpu = |rig: &Rig| (rig.controller.cpu_s(), rig.nodes.iter().map(|n| n.cpu_s()).sum::<f64>());
     for n in 0..context.samples.clamp(1, 3) {
         context.say(&format!("region-change: one at a time, sample {}", n + 1));
-        let took = rig.runtime.block_on(alone(&rig.operator, &looks, workload.vpcs))?;
+        let took = rig.runtime.block_on(alone(&rig.operator, &looks, &workload))?;
         ninety_ninths.push(stats::quantile(&took, 0.99));
         idle.extend(took);
         context.say(&format!("region-change: {RATE} a second, sample {}", n + 1));
         let (before, begun) = (cpu(&rig), Instant::now());
         let local = LocalSet::new();
-        let (acks, took) = rig.runtime.block_on(local.run_until(crowded(&rig.operator, &looks, workload.vpcs)))?;
+        let (acks, took) = rig.runtime.block_on(local.run_until(crowded(&rig.operator, &looks, &workload)))?;
         let (after, seconds) = (cpu(&rig), begun.elapsed().as_secs_f64());
         controller.push((after.0 - before.0) / seconds);
         nodes.push((after.1 - before.1) / seconds);

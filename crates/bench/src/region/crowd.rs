@@ -147,15 +147,15 @@ pub async fn current(link: &Link, nodes: usize) -> Result<(), Error> {
 }
 
 /// Changes VMs of one VPC after the other at a rate: milliseconds until each was acknowledged.
-pub async fn changes(link: &Link, vpcs: u32, rate: u64, all: u64) -> Result<Vec<f64>, Error> {
+pub async fn changes(link: &Link, workload: &Workload, rate: u64, all: u64) -> Result<Vec<f64>, Error> {
     let begun = Instant::now();
     let mut tasks = Vec::new();
     for n in 0..all {
         let due = begun + Duration::from_micros(n * 1_000_000 / rate);
         tokio::time::sleep_until(due.into()).await;
-        let link = link.clone();
+        let (link, text) = (link.clone(), vm(n as usize * 4, 0, workload));
         tasks.push(tokio::task::spawn_local(async move {
-            apply(&link, vm(n as usize * 4, 0, vpcs)).await.map(|_| due.elapsed().as_secs_f64() * 1e3)
+            apply(&link, text).await.map(|_| due.elapsed().as_secs_f64() * 1e3)
         }));
     }
     let mut took = Vec::new();
@@ -194,7 +194,7 @@ pub fn region_crowd(context: &Context) -> Result<Report, Error> {
             idle.push((rig.controller.cpu_s() - quiet.0) / quiet.1.elapsed().as_secs_f64());
             let (used, begun) = (rig.controller.cpu_s(), Instant::now());
             let counts = (heard.changes.get(), heard.reports.get());
-            let took = changes(&rig.operator, workload.vpcs, RATE, RATE * SECONDS).await?;
+            let took = changes(&rig.operator, &workload, RATE, RATE * SECONDS).await?;
             current(&rig.operator, names.len()).await?;
             let seconds = begun.elapsed().as_secs_f64();
             cores.push((rig.controller.cpu_s() - used) / seconds);
