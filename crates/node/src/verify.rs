@@ -64,7 +64,7 @@ fn wanted() -> Wanted {
 
 /// Looks at objects, under the lock of the configuration.
 struct Look<'n> {
-    node: &'n Node,
+    writer: &'n Writer,
     tables: &'n Tables,
     model: &'n Model,
     /// The VPC that was looked at last: VMs come VPC by VPC.
@@ -79,8 +79,8 @@ fn halves(a: Ipv6Addr) -> (u64, u64) {
 }
 
 impl<'n> Look<'n> {
-    fn new(node: &'n Node, tables: &'n Tables, core: &'n Core) -> Look<'n> {
-        Look { node, tables, model: &core.model, vpc: None, senders: HashSet::new(), faults: Vec::new() }
+    fn new(writer: &'n Writer, tables: &'n Tables, core: &'n Core) -> Look<'n> {
+        Look { writer, tables, model: &core.model, vpc: None, senders: HashSet::new(), faults: Vec::new() }
     }
 
     /// A VPC, and its entry in the tables.
@@ -116,7 +116,7 @@ impl<'n> Look<'n> {
         if vpc.routes().take(routes_max + 1).count() > routes_max {
             return false;
         }
-        let (is, wanted) = (self.node.intervals(spec.vni), intervals(&vpc));
+        let (is, wanted) = (joined(self.writer.intervals(spec.vni)), intervals(&vpc));
         if is != wanted {
             let odd = is.iter().find(|i| !wanted.contains(i)).or_else(|| wanted.iter().find(|i| !is.contains(i)));
             let place = odd.map_or(String::new(), |i| format!(", first at {} to {}", i.first, i.last));
@@ -270,79 +270,77 @@ fn joined(list: Vec<RouteInterval>) -> Vec<RouteInterval> {
     out
 }
 
+fn look<'o>(writer: &Writer, tables: &Tables, core: &Core, objects: impl Iterator<Item = &'o Object>) -> Vec<String> {
+    let mut look = Look::new(writer, tables, core);
+    for object in objects {
+        match object {
+            Object::Vpc(vpc) => drop(look.vpc(&vpc.name, usize::MAX - 1)),
+            Object::Vm(vm) => look.vm(vm),
+            Object::Nc(nc) => look.nc(nc),
+            _ => {}
+        }
+    }
+    look.faults
+}
+
+/// What the memory of the tables has beside what was written.
+fn unaccounted(writer: &Writer, model: &Model) -> Vec<String> {
+    let miscounts = writer.miscounts();
+    let mut faults = Vec::new();
+    for m in &miscounts {
+        faults.push(match m.found {
+            Some(found) => format!("the tables have {found} {} in memory, and {} were written", m.of, m.written),
+            None => format!("the table of {} contradicts itself", m.of),
+        });
+    }
+    let mut seen = HashSet::new();
+    let mut name = |entry: Entry| {
+        let known = match entry {
+            Entry::Vpc(vni) => model.vpc_of_vni(vni).is_some(),
+            Entry::Address(vni, address) => model.vpc_of_vni(vni).is_some_and(|vpc| vpc.has_address(address)),
+            Entry::Nc(address) => model.tunnel_ends().contains(&address),
+        };
+        let twice = !seen.insert(entry);
+        if faults.len() >= TOLD || known && !twice {
+            return;
+        }
+        let of = |what: String| match known {
+            true => format!("the tables have {what} twice"),
+            false => format!("the tables have {what}, which is not configured"),
+        };
+        faults.push(of(match entry {
+            Entry::Vpc(vni) => format!("the VPC with VNI {vni}"),
+            Entry::Address(vni, address) => format!("{address} in VNI {vni}"),
+            Entry::Nc(address) => format!("the NC {address}"),
+        }));
+    };
+    if !miscounts.is_empty() {
+        writer.entries(&mut name);
+    }
+    faults
+}
+
 impl Node {
     /// Looks at the next page.
     pub fn verify(&self, pass: &mut Pass) {
-        let tables = self.tables();
+        // Both locks come before the tables are entered: who writes waits under them until all readers have left.
+        let (core, writer, tables) = (self.core(), self.writer(), self.tables());
         let _guard = tables.enter();
-        let core = self.core();
         let mut snapshot = Snapshot::new(wanted(), pass.at.take());
         let page = snapshot.page(&core.model, PAGE);
         (pass.at, pass.begun) = (snapshot.position().cloned(), true);
-        pass.faults.extend(self.look(&core, &tables, page.iter()));
+        pass.faults.extend(look(&writer, &tables, &core, page.iter()));
         if pass.over() {
-            pass.faults.extend(self.unaccounted(&core.model));
+            pass.faults.extend(unaccounted(&writer, &core.model));
         }
         pass.faults.truncate(TOLD);
     }
 
-    fn look<'o>(&self, core: &Core, tables: &Tables, objects: impl Iterator<Item = &'o Object>) -> Vec<String> {
-        let mut look = Look::new(self, tables, core);
-        for object in objects {
-            match object {
-                Object::Vpc(vpc) => drop(look.vpc(&vpc.name, usize::MAX - 1)),
-                Object::Vm(vm) => look.vm(vm),
-                Object::Nc(nc) => look.nc(nc),
-                _ => {}
-            }
-        }
-        look.faults
-    }
-
-    /// What the memory of the tables has beside what was written.
-    fn unaccounted(&self, model: &Model) -> Vec<String> {
-        let writer = self.writer();
-        let miscounts = writer.miscounts();
-        let mut faults = Vec::new();
-        for m in &miscounts {
-            faults.push(match m.found {
-                Some(found) => format!("the tables have {found} {} in memory, and {} were written", m.of, m.written),
-                None => format!("the table of {} contradicts itself", m.of),
-            });
-        }
-        let mut seen = HashSet::new();
-        let mut name = |entry: Entry| {
-            let known = match entry {
-                Entry::Vpc(vni) => model.vpc_of_vni(vni).is_some(),
-                Entry::Address(vni, address) => model.vpc_of_vni(vni).is_some_and(|vpc| vpc.has_address(address)),
-                Entry::Nc(address) => model.tunnel_ends().contains(&address),
-            };
-            let twice = !seen.insert(entry);
-            if faults.len() >= TOLD || known && !twice {
-                return;
-            }
-            let of = |what: String| match known {
-                true => format!("the tables have {what} twice"),
-                false => format!("the tables have {what}, which is not configured"),
-            };
-            faults.push(of(match entry {
-                Entry::Vpc(vni) => format!("the VPC with VNI {vni}"),
-                Entry::Address(vni, address) => format!("{address} in VNI {vni}"),
-                Entry::Nc(address) => format!("the NC {address}"),
-            }));
-        };
-        if !miscounts.is_empty() {
-            writer.entries(&mut name);
-        }
-        faults
-    }
-
     /// Looks at what a change has touched: what is not as configured, and whether that was all.
     pub(crate) fn verify_change(&self, docs: &Documents) -> (Vec<String>, bool) {
-        let tables = self.tables();
+        let (core, writer, tables) = (self.core(), self.writer(), self.tables());
         let _guard = tables.enter();
-        let core = self.core();
-        let mut look = Look::new(self, &tables, &core);
+        let mut look = Look::new(&writer, &tables, &core);
         let (mut vpcs, mut all) = (BTreeSet::new(), true);
         for item in &docs.puts {
             match &item.object {
@@ -391,11 +389,6 @@ impl Node {
         let mut event = Event::new("verify", outcome, generation, &Origin::node("the memory of the tables"));
         event.note = faults.join("; ") + &more;
         self.audit.note(event);
-    }
-
-    /// What is in the tables of a VPC's routes, as packets find them.
-    fn intervals(&self, vni: abi::Vni) -> Vec<RouteInterval> {
-        joined(self.writer().intervals(vni))
     }
 }
 

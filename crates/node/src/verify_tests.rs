@@ -52,6 +52,42 @@ fn faults(node: &Node) -> Vec<String> {
     pass.faults
 }
 
+/// A change waits for readers of the tables, a look at them for the change: neither may wait for the other for good.
+#[test]
+fn a_look_and_a_change_at_the_same_time_both_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = node(dir.path());
+    let node = running.node.clone();
+    let consent = Consent { authority: Authority::Controller, ..Consent::default() };
+    let change = |text: &str| node.change(Change::Documents(&model::parse_text("x.yaml", text).unwrap()), &consent);
+    change(WORLD).unwrap();
+    let (done, over) = std::sync::mpsc::channel();
+    let looking = node.clone();
+    std::thread::spawn(move || {
+        while done.send(()).is_ok() {
+            assert_eq!(faults(&looking), Vec::<String>::new());
+        }
+    });
+    let (changed, all) = std::sync::mpsc::channel();
+    let changing = node.clone();
+    std::thread::spawn(move || {
+        let consent = Consent { authority: Authority::Controller, ..Consent::default() };
+        for n in 0..300u32 {
+            let text = format!(
+                "{{apiVersion: tunny/v1, kind: PublicPool, metadata: {{name: p}}, spec: {{ranges: [203.0.113.{}]}}}}",
+                1 + n % 200
+            );
+            let docs = model::parse_text("x.yaml", &text).unwrap();
+            changing.change(Change::Documents(&docs), &consent).unwrap();
+        }
+        changed.send(()).unwrap();
+    });
+    all.recv_timeout(Duration::from_secs(60)).expect("the changes end");
+    assert!(over.try_iter().count() > 0, "nobody looked meanwhile");
+    drop(over);
+    running.stop();
+}
+
 /// Whatever bit of a VM's entries changes in memory: it is told, with the VM, if and only if a packet would see another answer.
 #[test]
 fn a_changed_bit_is_told_where_packets_would_see_it() {
