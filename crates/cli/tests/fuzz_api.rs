@@ -66,8 +66,14 @@ impl Api {
     fn fuzz(&self, token: &str, words: &[&str], seed: &str) {
         let token = std::fs::read_to_string(self.dir.path().join(token)).unwrap();
         let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/fuzz-api/schemathesis.toml");
-        let mut command = Command::new(&self.fuzzer);
-        command.arg("--config-file").arg(config).args(["run", "openapi.json", "-u", &self.url]);
+        // An answer without an end that the document does not know would hold it up for ever.
+        let mut command = Command::new("timeout");
+        command.arg("300").arg(&self.fuzzer).arg("--config-file").arg(config).args([
+            "run",
+            "openapi.json",
+            "-u",
+            &self.url,
+        ]);
         command.args(["--tls-verify", "region/ca.crt", "--seed", seed, "--generation-database", "none"]);
         command.args(["-H", &format!("Authorization: Bearer {}", token.trim())]).args(words);
         let out = command.current_dir(self.dir.path()).output().unwrap();
@@ -94,7 +100,8 @@ fn the_api_answers_as_its_document_says() {
     let drawn = ["--phases", "fuzzing"];
     api.fuzz("red.token", &[&most[..], &["5"], &drawn].concat(), &seed);
     api.fuzz("a1.token", &[&drawn[..], &["--include-path", "/v1/report"]].concat(), &seed);
-    let upstream = ["--include-path", "/v1/upstream", "--include-method", "POST"];
+    // GET has no end.
+    let upstream = ["--include-path", "/v1/upstream", "--exclude-method", "GET"];
     api.fuzz("host.token", &[&drawn[..], &upstream].concat(), &seed);
 }
 

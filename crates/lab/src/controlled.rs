@@ -185,6 +185,14 @@ impl Controlled {
         })
     }
 
+    /// Waits until each node has shown by its probes that it serves what it shall.
+    pub(crate) fn wait_for_probed(&self) -> Result<(), LabError> {
+        self.wait("admitted", |r| {
+            let probed = |n: &Value| n["probes"]["revision"].as_u64() >= n["intent"].as_u64();
+            Ok(r.list("nodes")?.iter().all(|n| n["admission"] == "admitted" && probed(n)))
+        })
+    }
+
     pub(crate) fn wait_for_rest(&self, tenant: &str) -> Result<String, LabError> {
         self.wait("at rest", |r| Ok(r.tenant(tenant)?.1 == "placed"))?;
         Ok(self.tenant(tenant)?.0)
@@ -335,8 +343,8 @@ fn up(options: &Options, progress: &Progress) -> Result<Controlled, LabError> {
     }
     progress.step("four gateways: tunny node");
     region.start_nodes()?;
-    // A cluster of which no node has spoken yet gets no tenant.
-    region.wait_for_verified()?;
+    // A cluster of which no node is admitted yet gets no tenant.
+    region.wait_for_probed()?;
     progress.step("what they serve: one apply, tenants placed");
     let pools = PUBLIC_OF.map(|(vpc, _, pool)| (vpc, pool));
     region.apply("objects.yaml", &(config::objects(&pools) + &tenants_yaml()))?;
@@ -351,7 +359,7 @@ fn up(options: &Options, progress: &Progress) -> Result<Controlled, LabError> {
 }
 
 fn rows(region: &mut Controlled, seconds: u32, progress: &Progress) -> Result<Vec<Row>, LabError> {
-    let mut rows = vec![stories::placed(region)?];
+    let mut rows = vec![stories::placed(region)?, stories::admitted(region)?];
     let (jumbo, usual): (Vec<_>, Vec<_>) = demo::routes().into_iter().partition(|r| r.jumbo);
     let total = usual.len() + jumbo.len();
     let route = |region: &Controlled, n: usize, route: &demo::Route| {

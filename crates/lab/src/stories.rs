@@ -8,6 +8,7 @@ use crate::plan::vm;
 use crate::shell::Namespace;
 use crate::{traffic, LabError};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
@@ -30,6 +31,26 @@ pub(crate) fn placed(region: &Controlled) -> Result<Row, LabError> {
     let said: Vec<String> =
         tenants.iter().map(|t| format!("{} in cluster {}", word(t, "name"), word(t, "cluster"))).collect();
     Ok(story("tenants placed", said.join(", "), away.collect()))
+}
+
+/// What the probes came to by which nodes are admitted.
+pub(crate) fn admitted(region: &Controlled) -> Result<Row, LabError> {
+    region.wait_for_probed()?;
+    let nodes = region.list("nodes")?;
+    let (mut scenarios, mut probes, mut problems) = (BTreeSet::new(), 0, Vec::new());
+    for node in &nodes {
+        for (scenario, vpcs) in node["probes"]["scenarios"].as_object().into_iter().flatten() {
+            scenarios.insert(scenario);
+            probes += vpcs.as_u64().unwrap_or(0);
+        }
+        let failures = node["probes"]["failures"].as_array().into_iter().flatten();
+        problems.extend(failures.map(|failure| format!("{}: {failure}", node["name"])));
+    }
+    if probes == 0 {
+        problems.push("no probe was made".into());
+    }
+    let found = format!("{} nodes, {probes} probes of {} scenarios came out", nodes.len(), scenarios.len());
+    Ok(story("nodes admitted after their probes", found, problems))
 }
 
 /// What a stream of datagrams, one every some microseconds, met: sent and lost.

@@ -244,13 +244,16 @@ mod tests {
             errors: errors.iter().map(|e| e.to_string()).collect(),
             ..Report::default()
         };
-        assert!(fleet.reported(&name, report(7, &[]), 7, 2000).news);
+        let first = fleet.reported(&name, report(7, &[]), 7, 2000);
+        // It makes no probes, so it serves at once.
+        assert!(first.news && first.admission);
+        assert_eq!((fleet.capacities(), fleet.admissions()), (1, 1));
         let usage = Usage { levels: vec![Filled::default()], ..Usage::default() };
         assert!(fleet.reported(&name, Report { usage: usage.clone(), ..report(7, &[]) }, 7, 2000).news);
-        assert_eq!(fleet.capacities(), 1);
+        assert_eq!(fleet.capacities(), 2);
         let busy = Usage { packets: 7, ..usage };
         assert!(!fleet.reported(&name, Report { usage: busy.clone(), ..report(7, &[]) }, 7, 2000).news);
-        assert_eq!(fleet.capacities(), 1);
+        assert_eq!((fleet.capacities(), fleet.admissions()), (2, 1));
         assert_eq!(fleet.view("n", "c", 7, 2000).usage, busy);
         assert_eq!([2000, 2000 + SILENCE_MS].map(|now| state(&fleet, now)), ["current", "away"]);
         let damaged = Report { faults: vec!["Vm x".into()], ..report(7, &[]) };
