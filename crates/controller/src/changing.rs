@@ -131,6 +131,8 @@ impl Controller {
         let mut guard = self.core();
         let core = &mut *guard;
         let (mut answers, mut planned, mut compares) = (Vec::new(), Vec::new(), Vec::new());
+        // How many answers came before the first plan that waits for the store: the others stand on plans that it may not take.
+        let mut firm = None;
         for request in all {
             match core.plan(&request) {
                 Ok((proposal, report, its)) if request.consent.dry_run || report.empty => {
@@ -139,6 +141,7 @@ impl Controller {
                 }
                 Ok((proposal, report, its)) => {
                     compares = its;
+                    firm.get_or_insert(answers.len());
                     planned.push(Planned { number: request.number, proposal, report });
                 }
                 Err(refusal) => answers.push((request.number, Err(refusal))),
@@ -184,7 +187,9 @@ impl Controller {
             }
             Err(e) => {
                 let refusal = Refusal::from(e);
-                answers.extend(core.taken_back(planned).map(|number| (number, Err(refusal.clone()))));
+                let others = answers.split_off(firm.unwrap_or(answers.len()));
+                let refused = others.into_iter().map(|(number, _)| number).chain(core.taken_back(planned));
+                answers.extend(refused.map(|number| (number, Err(refusal.clone()))));
                 if let Some(replica) = &self.replica {
                     // Perhaps the store has it: nothing is planned before that is known.
                     replica.doubt();
@@ -327,4 +332,84 @@ fn event((what, origin): (&str, Origin), result: &Answer, revision: u64) -> Even
 
 fn wrong(e: NodeError) -> Refusal {
     Refusal::Wrong(e.sentences())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::core::access::Principal;
+    use crate::core::credentials::Sort;
+    use crate::store::embedded::Embedded;
+    use crate::store::{Entry, Revision, Snapshot, Store, StoreError, Watch};
+    use model::Access;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::Arc;
+
+    /// A store whose medium is full for a while.
+    struct Full(Embedded, Arc<AtomicBool>);
+
+    impl Store for Full {
+        fn snapshot(&self) -> Result<Box<dyn Snapshot>, StoreError> {
+            self.0.snapshot()
+        }
+        fn get(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<Entry>>, StoreError> {
+            self.0.get(keys)
+        }
+        fn txn(&self, compares: &[Compare], writes: &[Write]) -> Result<Outcome, StoreError> {
+            match self.1.load(Ordering::Relaxed) {
+                true => Err(StoreError::Medium { what: "written", why: "full".into() }),
+                false => self.0.txn(compares, writes),
+            }
+        }
+        fn watch(&self, after: Revision) -> Result<Box<dyn Watch>, StoreError> {
+            self.0.watch(after)
+        }
+        fn compact(&self, upto: Revision) -> Result<(), StoreError> {
+            self.0.compact(upto)
+        }
+    }
+
+    fn request(number: u64, text: &str, dry_run: bool) -> Request {
+        let principal = Principal { role: "o".into(), access: Access::Operator, tenant: None, node: None };
+        let caller = Caller { principal, credential: (String::new(), Sort::Token), from: "here".into() };
+        let docs = model::parse_text("request", text).unwrap();
+        let consent = Consent { dry_run, ..Consent::default() };
+        Request { number, what: "apply", caller, docs, errors: Vec::new(), whole: false, consent, parse_s: 0.0 }
+    }
+
+    #[test]
+    fn what_stands_on_a_plan_that_the_store_does_not_take_is_refused_with_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("c");
+        let (listen, names) = ("127.0.0.1:0".parse().unwrap(), vec!["localhost".into()]);
+        let config = Config { region: "north".into(), listen, names, folder: None, store: None, url: None };
+        crate::init::init(&folder, &config, 1).unwrap();
+        let full = Arc::new(AtomicBool::new(false));
+        let store = Full(Embedded::open(&folder.join(crate::server::STORE)).unwrap(), full.clone());
+        let controller = Controller::open(&config, &folder, Arc::new(store), None).unwrap();
+        let outcome = |requests: Vec<Request>| -> Vec<(u64, Result<bool, String>)> {
+            let mut answers = controller.change_together(requests).0;
+            answers.sort_by_key(|(number, _)| *number);
+            let said = |answer: Answer| answer.map(|report| report.committed).map_err(|e| e.sentences().join("; "));
+            answers.into_iter().map(|(number, answer)| (number, said(answer))).collect()
+        };
+        let (vpc, route) = (
+            "{apiVersion: tunny/v1, kind: Vpc, metadata: {name: red}, spec: {vni: 101}}",
+            "{apiVersion: tunny/v1, kind: Route, spec: {vpc: red, prefix: 10.0.0.0/8, scope: local}}",
+        );
+        assert_eq!(outcome(vec![request(1, vpc, false)]), [(1, Ok(true))]);
+        // The first is what the store has. The others find the route of the second, which it does not take.
+        let gone = route.replace("10.0.0.0/8", "10.9.0.0/16");
+        assert_eq!(outcome(vec![request(2, &gone, false)]), [(2, Ok(true))]);
+        full.store(true, Ordering::Relaxed);
+        let all = [(3, &*gone, false), (4, route, false), (5, route, false), (6, route, true)];
+        let all = outcome(all.map(|(number, text, dry_run)| request(number, text, dry_run)).into());
+        assert_eq!(all[0], (3, Ok(false)));
+        for (number, answer) in &all[1..] {
+            assert!(answer.as_ref().is_err_and(|why| why.contains("full")), "{number}: {answer:?}");
+        }
+        full.store(false, Ordering::Relaxed);
+        assert_eq!(outcome(vec![request(7, route, false)]), [(7, Ok(true))]);
+    }
 }

@@ -3,8 +3,6 @@
 
 use crate::api_tests::Api;
 use crate::core::access::Principal;
-use crate::core::fleet::Fleet;
-use crate::core::hosts::Hosts;
 use crate::core::region::Region;
 use crate::search::{search, SearchQuery};
 use crate::service::Core;
@@ -12,7 +10,7 @@ use axum::body::{to_bytes, Body};
 use axum::http::{Request, StatusCode};
 use model::{Access, Documents};
 use serde_json::{json, Value};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use tower::ServiceExt;
 
@@ -299,15 +297,7 @@ fn million() -> Core {
     let text = text.replace("{kind", "{apiVersion: tunny/v1, kind").replace('\n', "\n---\n");
     let docs: Documents = model::parse_text("million.yaml", &text).unwrap();
     let region = Region::load(&docs, 1, &BTreeMap::new(), BTreeMap::new()).unwrap();
-    Core {
-        region,
-        fleet: Fleet::default(),
-        hosts: Hosts::default(),
-        refused: BTreeMap::new(),
-        evaluated: None,
-        resync: BTreeSet::new(),
-        credentials: BTreeMap::new(),
-    }
+    Core::new(region, BTreeMap::new())
 }
 
 #[test]

@@ -178,15 +178,7 @@ impl Controller {
         audit.notes.iter().for_each(|note| tracing::warn!("{note}"));
         let credentials = credentials(&*snapshot)?;
         drop(snapshot);
-        let core = Mutex::new(Core {
-            region,
-            fleet: Fleet::default(),
-            hosts: Hosts::default(),
-            refused: BTreeMap::new(),
-            evaluated: None,
-            resync: BTreeSet::new(),
-            credentials,
-        });
+        let core = Mutex::new(Core::new(region, credentials));
         let (name, started) = (config.region.clone(), Instant::now());
         let (wakes, changes) = (Wakes::default(), Changes::default());
         let (metrics, samples, doubts) = (Metrics::default(), Mutex::default(), AtomicU64::new(0));
@@ -364,6 +356,19 @@ impl Controller {
 }
 
 impl Core {
+    /// Of a region of which nobody has been heard yet.
+    pub(crate) fn new(region: Region, credentials: BTreeMap<String, Credential>) -> Core {
+        Core {
+            region,
+            fleet: Fleet::default(),
+            hosts: Hosts::default(),
+            refused: BTreeMap::new(),
+            evaluated: None,
+            resync: BTreeSet::new(),
+            credentials,
+        }
+    }
+
     /// That a node came to stand differently, for the audit log.
     fn admission_words(&self, after: &NodeView) -> Option<String> {
         if after.admission == "joining" {

@@ -22,6 +22,7 @@ use crate::service::{Core, Node};
 use abi::IfIndex;
 use compile::{Compile, ConntrackPlan};
 use engines::Engines;
+use filter::GroupSpec;
 use model::Name;
 use scenario::Ground;
 use schemars::JsonSchema;
@@ -114,6 +115,8 @@ struct Found {
 struct Bench {
     engines: Engines,
     plan: ConntrackPlan,
+    /// The groups of the plan, as they were written.
+    groups: Vec<Arc<GroupSpec>>,
     /// Of the model.
     generation: Option<u64>,
     /// Run since the connections were made.
@@ -127,6 +130,7 @@ impl Bench {
         if self.generation != generation || self.run >= CONNECTIONS {
             self.engines.forget(node.conntrack.apart()?);
             (self.plan, self.generation, self.run) = (core.model.conntrack(), generation, 0);
+            self.groups = scenario::written(&self.plan);
         }
         Ok(())
     }
@@ -138,7 +142,7 @@ impl Node {
         let maps = self.plane.lock().xdp.as_ref().map(XdpEngine::prober_maps).transpose()?;
         let fast = maps.map(|maps| Prober::load(&maps)).transpose()?;
         let engines = Engines::new(self.tables().memory().clone(), self.conntrack.apart()?, fast);
-        Ok(Bench { engines, plan: ConntrackPlan::default(), generation: None, run: 0 })
+        Ok(Bench { engines, plan: ConntrackPlan::default(), groups: Vec::new(), generation: None, run: 0 })
     }
 
     /// The port that probes come in by; none: no packet comes here at all.
@@ -156,9 +160,8 @@ impl Node {
         found: &mut Found,
     ) -> Result<(), NodeError> {
         bench.prepare(self, core)?;
-        let groups = scenario::written(&bench.plan);
         let paths = |nc| self.hops(nc);
-        let ground = Ground { model: &core.model, plan: &bench.plan, groups: &groups, paths: &paths };
+        let ground = Ground { model: &core.model, plan: &bench.plan, groups: &bench.groups, paths: &paths };
         for vpc in vpcs {
             let Some(view) = core.model.vpc_of_name(vpc) else { continue };
             let probes = ground.probes(view, choice);
