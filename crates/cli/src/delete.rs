@@ -42,9 +42,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let mut mode = "delete=true";
     if let Some(kind) = &args.kind {
         let whole = kind.contains('/');
-        let words =
-            if whole { std::iter::once(kind).chain(&args.names).collect() } else { args.names.iter().collect() };
-        let words: Vec<&String> = words;
+        let words: Vec<&String> = whole.then_some(kind).into_iter().chain(&args.names).collect();
         anyhow::ensure!(!words.is_empty(), "a NAME is missing: which {kind} is to go?");
         // One that is named twice goes once.
         let (mut seen, mut names) = (std::collections::HashSet::new(), Vec::new());

@@ -92,7 +92,7 @@ impl View {
         mut fetch: impl FnMut() -> anyhow::Result<Vec<T>>,
         text: impl Fn(&[T]) -> String,
     ) -> anyhow::Result<ExitCode> {
-        let sorted = || {
+        let mut sorted = || {
             let mut list = fetch()?;
             if let Some(sort) = &self.sort {
                 sort.sort(&mut list);
@@ -102,7 +102,6 @@ impl View {
         if self.watch {
             return crate::watch::view(self.format, self.only_changes, sorted, text);
         }
-        let mut sorted = sorted;
         show(self.format, &sorted()?, |list| text(list))?;
         Ok(ExitCode::SUCCESS)
     }

@@ -4,10 +4,8 @@
 mod process;
 mod terminal;
 
-use process::Daemon;
-use std::path::Path;
-use std::process::Command;
-use terminal::{Node, Talk, TUNNY};
+use process::begin_region;
+use terminal::{Node, Talk};
 
 const NEW: &str = "{apiVersion: tunny/v1, kind: Nc, metadata: {name: host-z}, spec: {address: 192.0.2.77}}";
 const OTHER: &str = "{apiVersion: tunny/v1, kind: Nc, metadata: {name: host-z}, spec: {address: 192.0.2.78}}";
@@ -45,20 +43,10 @@ fn what_changes_on_a_node_is_shown_as_it_changes() {
     assert_eq!(table.said().matches("KIND").count(), 1, "one header: {}", table.said());
 }
 
-/// A region's controller in a folder, and a node's folder whose commands tunny it.
-fn region(dir: &Path) -> (Daemon, String) {
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let listen = format!("127.0.0.1:{port}");
-    let words = ["controller", "init", "region", "--region", "north", "--listen", &listen];
-    assert!(Command::new(TUNNY).args(words).current_dir(dir).output().unwrap().status.success());
-    let controller = Daemon::start(dir, &["controller", "--config", "region/controller.yaml"]);
-    (controller, format!("https://localhost:{port}"))
-}
-
 #[test]
 fn what_changes_in_a_region_is_shown_as_it_changes() {
     let node = Node::start();
-    let (_controller, url) = region(node.dir.path());
+    let (_controller, url) = begin_region(node.dir.path(), "north");
     let as_operator = |words: &[&'static str]| {
         let who = ["--ca", "region/ca.crt", "--cert", "region/operator.crt", "--key", "region/operator.key"];
         [&["--server", &url], &who[..], words].concat().iter().map(|w| w.to_string()).collect::<Vec<_>>()
@@ -118,7 +106,7 @@ spec: {vpc: red, addresses: [10.0.0.12], mac: \"02:00:00:00:00:02\", nc: h}
 #[test]
 fn a_trace_of_a_region_is_of_its_intent() {
     let node = Node::start();
-    let (_controller, url) = region(node.dir.path());
+    let (_controller, url) = begin_region(node.dir.path(), "north");
     node.write("world.yaml", WORLD);
     let tunny = |words: &[&str]| {
         let who = ["--ca", "region/ca.crt", "--cert", "region/operator.crt", "--key", "region/operator.key"];

@@ -5,7 +5,7 @@ mod process;
 mod terminal;
 
 use nix::sys::signal::Signal;
-use process::Daemon;
+use process::{begin_region, Daemon};
 use serde_json::Value;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -21,21 +21,15 @@ fn text(out: &Output) -> String {
 /// A region in a folder.
 struct Region {
     dir: TempDir,
-    port: u16,
+    url: String,
     controller: Option<Daemon>,
 }
 
 impl Region {
     fn start() -> Region {
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let dir = tempfile::tempdir().unwrap();
-        let listen = format!("127.0.0.1:{port}");
-        let words = ["controller", "init", "region", "--region", "north", "--listen", &listen];
-        let out = Command::new(TUNNY).args(words).current_dir(dir.path()).output().unwrap();
-        assert!(out.status.success(), "{}", text(&out));
-        let mut region = Region { dir, port, controller: None };
-        region.up();
-        region
+        let (controller, url) = begin_region(dir.path(), "north");
+        Region { dir, url, controller: Some(controller) }
     }
 
     fn up(&mut self) {
@@ -44,9 +38,8 @@ impl Region {
 
     /// A command as somebody: by the certificate or the token of that name in the folder.
     fn as_somebody(&self, who: &str, words: &[&str], input: &str) -> Output {
-        let url = format!("https://localhost:{}", self.port);
         let mut command = Command::new(TUNNY);
-        command.args(["--server", &url, "--ca", "region/ca.crt"]).current_dir(self.dir.path());
+        command.args(["--server", &self.url, "--ca", "region/ca.crt"]).current_dir(self.dir.path());
         match self.dir.path().join(format!("{who}.token")).exists() && who != "region/operator" {
             true => command.args(["--token-file", &format!("{who}.token")]),
             false => command.args(["--cert", &format!("{who}.crt"), "--key", &format!("{who}.key")]),
@@ -70,12 +63,11 @@ impl Region {
 
     /// A node that follows, as the certificate of its name says.
     fn node(&self, name: &str) -> Daemon {
-        let url = format!("https://localhost:{}", self.port);
         let (socket, state) = (format!("{name}.sock"), format!("{name}.state"));
         let (cert, key) = (format!("{name}.crt"), format!("{name}.key"));
         let own =
             ["node", "--instance", name, "--engine", "none", "--no-config", "--socket", &socket, "--state", &state];
-        let controller = ["--controller", &url, "--ca", "region/ca.crt", "--cert", &cert, "--key", &key];
+        let controller = ["--controller", &self.url, "--ca", "region/ca.crt", "--cert", &cert, "--key", &key];
         Daemon::start(self.dir.path(), &[&own[..], &controller[..]].concat())
     }
 
@@ -358,7 +350,7 @@ fn a_change_that_another_one_came_before_is_refused() {
 fn client(region: &Region) -> node::client::Client {
     let at = |name: &str| region.dir.path().join("region").join(name);
     let address = node::tls::Address {
-        url: format!("https://localhost:{}", region.port),
+        url: region.url.clone(),
         ca: at("ca.crt"),
         identity: Some((at("operator.crt"), at("operator.key"))),
         token: None,
@@ -469,7 +461,7 @@ fn a_context_means_a_controller_where_it_is_named() {
         command.args(words).current_dir(region.dir.path()).env("HOME", region.dir.path()).env_remove("XDG_CONFIG_HOME");
         command.output().unwrap()
     };
-    let url = format!("https://localhost:{}", region.port);
+    let url = region.url.clone();
     let who = ["--ca", "region/ca.crt", "--cert", "region/operator.crt", "--key", "region/operator.key"];
     let set = [&["--server", &url][..], &who, &["context", "set", "north"]].concat();
     let out = run(&set);

@@ -9,7 +9,7 @@ mod terminal;
 
 use etcd::EtcdServer;
 use nix::sys::signal::Signal;
-use process::Daemon;
+use process::{free_port, Daemon};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -31,10 +31,6 @@ struct Controllers {
     etcd: EtcdServer,
     ports: [u16; 3],
     up: [Option<Daemon>; 3],
-}
-
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 impl Controllers {

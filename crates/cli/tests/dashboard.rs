@@ -2,35 +2,14 @@
 //! The dashboard in a real browser: a controller and its nodes as processes, headless Chromium before them (`dashboard/check.mjs`). With
 //! `TUNNY_PICTURES=FOLDER` its screenshots stay.
 
+mod process;
 mod terminal;
 
-use std::io::{BufRead, BufReader, Write};
+use process::{begin_region, Daemon};
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use terminal::TUNNY;
-
-/// A process, killed at the end.
-struct Daemon(Child);
-
-impl Daemon {
-    fn start(dir: &Path, words: &[&str]) -> Daemon {
-        let mut child = Command::new(TUNNY).args(words).current_dir(dir).stderr(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap());
-        let mut said = String::new();
-        while !said.contains("listening on") {
-            assert!(lines.read_line(&mut said).unwrap() > 0, "{words:?} ended at once: {said}");
-        }
-        std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
-        Daemon(child)
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 const GATEWAY: &str = "apiVersion: tunny/v1
 kind: Gateway
@@ -83,8 +62,7 @@ fn the_dashboard_works_in_a_browser() {
         return skip::test("needs playwright-core", "TUNNY_CI=1 scripts/deps.sh");
     }
     let dir = tempfile::tempdir().unwrap();
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let (listen, url) = (format!("127.0.0.1:{port}"), format!("https://localhost:{port}"));
+    let (_controller, url) = begin_region(dir.path(), "alpine");
     let run = |words: &[&str], input: &str| {
         let mut command = Command::new(TUNNY);
         command.args(words).current_dir(dir.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -94,8 +72,6 @@ fn the_dashboard_works_in_a_browser() {
         assert!(out.status.success(), "{words:?}: {}", String::from_utf8_lossy(&out.stderr));
         String::from_utf8(out.stdout).unwrap()
     };
-    run(&["controller", "init", "region", "--region", "alpine", "--listen", &listen], "");
-    let _controller = Daemon::start(dir.path(), &["controller", "--config", "region/controller.yaml"]);
     let server =
         ["--server", &url, "--ca", "region/ca.crt", "--cert", "region/operator.crt", "--key", "region/operator.key"];
     let operator = |words: &[&str], input: &str| run(&[&server[..], words].concat(), input);

@@ -1,33 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `tunny edit` and `tunny events` on a node without ports.
 
-use std::io::{BufRead, BufReader};
+mod process;
+
+use process::Daemon;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 const TUNNY: &str = env!("CARGO_BIN_EXE_tunny");
 
-struct Node(Child);
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn node(dir: &Path) -> Node {
-    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/region.yaml");
-    let mut command = Command::new(TUNNY);
-    command.args(["node", "--instance", "edited", "--engine", "none", "--socket", "s", "--state", "state", "--config"]);
-    let mut child = command.arg(example).current_dir(dir).stderr(Stdio::piped()).spawn().unwrap();
-    let mut log = BufReader::new(child.stderr.take().unwrap());
-    let mut said = String::new();
-    while !said.contains("listening on") {
-        assert!(log.read_line(&mut said).unwrap() > 0, "the node ended at once: {said}");
-    }
-    std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
-    Node(child)
+fn node(dir: &Path) -> Daemon {
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/region.yaml").display().to_string();
+    let words = ["node", "--instance", "edited", "--engine", "none", "--socket", "s", "--state", "state", "--config"];
+    Daemon::start(dir, &[&words[..], &[example.as_str()]].concat())
 }
 
 fn tunny(dir: &Path, editor: &str, words: &[&str]) -> Output {

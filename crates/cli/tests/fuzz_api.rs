@@ -5,7 +5,7 @@
 mod process;
 mod terminal;
 
-use process::Daemon;
+use process::{begin_region, Daemon};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use terminal::TUNNY;
@@ -41,12 +41,8 @@ struct Api {
 impl Api {
     fn start(fuzzer: PathBuf) -> Api {
         let dir = tempfile::tempdir().unwrap();
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let listen = format!("127.0.0.1:{port}");
-        let words = ["controller", "init", "region", "--region", "north", "--listen", &listen];
-        assert!(Command::new(TUNNY).args(words).current_dir(dir.path()).output().unwrap().status.success());
-        let controller = Daemon::start(dir.path(), &["controller", "--config", "region/controller.yaml"]);
-        let api = Api { dir, url: format!("https://localhost:{port}"), fuzzer, _controller: controller };
+        let (_controller, url) = begin_region(dir.path(), "north");
+        let api = Api { dir, url, fuzzer, _controller };
         std::fs::write(api.dir.path().join("world.yaml"), WORLD).unwrap();
         api.operator(&["apply", "world.yaml", "--yes"]);
         for role in ["a1", "host", "red"] {

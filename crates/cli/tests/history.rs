@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Who changed what: events, history and rollback of a running node; and a state whose disk is full.
 
+mod process;
+
+use process::Daemon;
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::{Arc, Mutex};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 const TUNNY: &str = env!("CARGO_BIN_EXE_tunny");
@@ -20,31 +22,15 @@ fn example() -> String {
 
 struct Node {
     dir: PathBuf,
-    child: Child,
-    log: Arc<Mutex<String>>,
+    daemon: Daemon,
 }
 
 impl Node {
     fn start(dir: &Path, more: &[&str]) -> Node {
-        let mut command = Command::new(TUNNY);
-        command.args(["node", "--instance", "history", "--engine", "none", "--socket"]).arg(dir.join("s"));
-        if !more.contains(&"--no-state") {
-            command.arg("--state").arg(dir.join("state"));
-        }
-        let mut child = command.args(more).stderr(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap());
-        let mut said = String::new();
-        while !said.contains("listening on") {
-            assert!(lines.read_line(&mut said).unwrap() > 0, "the node ended at once: {said}");
-        }
-        let log = Arc::new(Mutex::new(said));
-        let kept = log.clone();
-        std::thread::spawn(move || {
-            for line in lines.lines().map_while(Result::ok) {
-                kept.lock().unwrap().push_str(&(line + "\n"));
-            }
-        });
-        Node { dir: dir.to_path_buf(), child, log }
+        let (socket, state) = (dir.join("s").display().to_string(), dir.join("state").display().to_string());
+        let words = ["node", "--instance", "history", "--engine", "none", "--socket", &socket];
+        let state: &[&str] = if more.contains(&"--no-state") { &[] } else { &["--state", &state] };
+        Node { dir: dir.to_path_buf(), daemon: Daemon::start(dir, &[&words[..], state, more].concat()) }
     }
 
     fn run(&self, args: &[&str], input: &str) -> Output {
@@ -67,13 +53,12 @@ impl Node {
         serde_json::from_slice(&out.stdout).unwrap()
     }
 
-    fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
+    fn kill(self) {
+        self.daemon.kill();
     }
 
     fn log(&self) -> String {
-        self.log.lock().unwrap().clone()
+        self.daemon.log.lock().unwrap().clone()
     }
 
     /// Waits until something is so.
@@ -88,13 +73,6 @@ impl Node {
             );
             std::thread::sleep(Duration::from_millis(50));
         }
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -144,7 +122,7 @@ fn every_change_and_refusal_is_one_event_and_one_line_of_the_log_and_outlives_a_
     let uid = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap());
     for event in list {
         assert_eq!((event["uid"].as_u64(), event["program"].as_str()), (Some(uid.into()), Some("tunny")), "{event}");
-        assert!(event["pid"].as_u64().is_some_and(|pid| pid > 1 && pid != u64::from(node.child.id())), "{event}");
+        assert!(event["pid"].as_u64().is_some_and(|pid| pid > 1 && pid != u64::from(node.daemon.id())), "{event}");
         assert!(
             event["from"].as_str().unwrap().starts_with("socket ") && event["from"].as_str().unwrap().ends_with("/s"),
             "{event}"

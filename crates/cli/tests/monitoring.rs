@@ -2,11 +2,14 @@
 //! The dashboard and the alert rules of the package: rules that Prometheus accepts and that fire when they should, and no
 //! metric, label or reason that a node does not serve.
 
+mod process;
+
+use process::{begin_region, Daemon};
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 fn packaging(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging").join(file)
@@ -29,30 +32,15 @@ fn prometheus_accepts_the_rules_and_they_fire() {
     }
 }
 
-struct Node(Child);
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// What a node without ports serves, with a configuration that has some of everything.
 fn scraped() -> String {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("s");
     let config = dir.path().join("c.yaml");
     std::fs::write(&config, CONFIG).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tunny"));
-    command.args(["node", "--instance", "monitored", "--engine", "none", "--no-state", "--no-pins", "--socket"]);
-    let mut node = Node(command.arg(&socket).arg("--config").arg(&config).stderr(Stdio::piped()).spawn().unwrap());
-    let mut log = BufReader::new(node.0.stderr.take().unwrap());
-    let mut said = String::new();
-    while !said.contains("listening on") {
-        assert!(log.read_line(&mut said).unwrap() > 0, "the node ended at once: {said}");
-    }
-    std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
+    let words = ["node", "--instance", "monitored", "--engine", "none", "--no-state", "--no-pins", "--socket"];
+    let files = [socket.to_str().unwrap(), "--config", config.to_str().unwrap()];
+    let _node = Daemon::start(dir.path(), &[&words[..], &files].concat());
     let mut stream = UnixStream::connect(&socket).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: tunny\r\nConnection: close\r\n\r\n").unwrap();
     let mut text = String::new();
@@ -164,8 +152,7 @@ fn every_metric_of_the_region_is_served() {
 /// What a controller serves that has a node, and has refused somebody.
 fn scraped_of_controller() -> String {
     let dir = tempfile::tempdir().unwrap();
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let (listen, url) = (format!("127.0.0.1:{port}"), format!("https://localhost:{port}"));
+    let (_controller, url) = begin_region(dir.path(), "north");
     let run = |program: &str, words: &[&str], input: &str| {
         let mut command = Command::new(program);
         command.args(words).current_dir(dir.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -176,16 +163,6 @@ fn scraped_of_controller() -> String {
         String::from_utf8(out.stdout).unwrap()
     };
     let tunny = env!("CARGO_BIN_EXE_tunny");
-    run(tunny, &["controller", "init", "region", "--region", "north", "--listen", &listen], "");
-    let mut command = Command::new(tunny);
-    command.args(["controller", "--config", "region/controller.yaml"]).current_dir(dir.path());
-    let mut controller = Node(command.stderr(Stdio::piped()).spawn().unwrap());
-    let mut log = BufReader::new(controller.0.stderr.take().unwrap());
-    let mut said = String::new();
-    while !said.contains("listening on") {
-        assert!(log.read_line(&mut said).unwrap() > 0, "the controller ended at once: {said}");
-    }
-    std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
     let who =
         ["--server", &url, "--ca", "region/ca.crt", "--cert", "region/operator.crt", "--key", "region/operator.key"];
     run(tunny, &[&who[..], &["apply", "-", "--yes"]].concat(), REGION);

@@ -5,7 +5,7 @@ mod process;
 mod terminal;
 
 use nix::sched::{unshare, CloneFlags};
-use process::Daemon;
+use process::{begin_region, Daemon};
 use serde_json::Value;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -60,14 +60,9 @@ impl Region {
             ip(&format!("link set {device} up"));
         }
         ip("neigh add 192.0.2.11 lladdr 02:aa:00:00:00:11 dev up0 nud permanent");
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let (dir, listen) = (tempfile::tempdir().unwrap(), format!("127.0.0.1:{port}"));
-        let instance = format!("probes-{}", std::process::id());
-        let mut region = Region { dir, url: format!("https://localhost:{port}"), instance, daemons: Vec::new() };
-        let out = region.tunny(&["controller", "init", "region", "--region", "north", "--listen", &listen], "");
-        assert!(out.status.success(), "{out:?}");
-        region.daemons.push(Daemon::start(region.dir.path(), &["controller", "--config", "region/controller.yaml"]));
-        region
+        let (dir, instance) = (tempfile::tempdir().unwrap(), format!("probes-{}", std::process::id()));
+        let (controller, url) = begin_region(dir.path(), "north");
+        Region { dir, url, instance, daemons: vec![controller] }
     }
 
     fn tunny(&self, words: &[&str], input: &str) -> Output {
