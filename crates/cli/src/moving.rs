@@ -45,14 +45,21 @@ pub fn clusters_text(list: &[ClusterView]) -> String {
             ],
             false => [const { String::new() }; 4],
         };
+        let reserved = |resource: &str| c.reserved.get(resource).map_or_else(String::new, u64::to_string);
         let levels = c.levels.iter().enumerate().map(move |(at, (resource, (load, capacity, level)))| {
-            let level = [resource.clone(), load.to_string(), capacity.to_string(), format!("{:.2} %", level * 100.0)];
+            let level = [
+                resource.clone(),
+                load.to_string(),
+                reserved(resource),
+                capacity.to_string(),
+                format!("{:.2} %", level * 100.0),
+            ];
             [head(at == 0), level].concat()
         });
-        let none = c.levels.is_empty().then(|| [head(true), [const { String::new() }; 4]].concat());
+        let none = c.levels.is_empty().then(|| [head(true), [const { String::new() }; 5]].concat());
         levels.chain(none)
     });
-    table(&["cluster", "nodes", "tenants", "new tenants", "resource", "load", "capacity", "level"], rows)
+    table(&["cluster", "nodes", "tenants", "new tenants", "resource", "load", "reserved", "capacity", "level"], rows)
 }
 
 /// Move a tenant to another cluster, with those that it is peered with; no packet is lost.

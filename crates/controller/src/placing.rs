@@ -112,7 +112,7 @@ impl Core {
             return changes;
         }
         self.evaluated = Some((state, now_ms));
-        let mut assignment = Assignment::of(&self.region, &self.fleet);
+        let mut assignment = Assignment::of(&self.region, &self.fleet, now_ms / 1000);
         if assignment.is_known() {
             let (new, refused) = assignment.place();
             changes.extend(new.into_iter().map(|(tenant, cluster)| (tenant, Some(Placement::at(&cluster)))));
@@ -218,7 +218,7 @@ impl Controller {
     /// `GET /v1/clusters`.
     pub fn clusters(&self) -> Vec<ClusterView> {
         let core = self.core();
-        ClusterView::all(&core.region, &core.fleet)
+        ClusterView::all(&core.region, &core.fleet, now_ms() / 1000)
     }
 
     /// `POST /v1/tenants/NAME/move`: with those that it is peered with.
@@ -231,7 +231,8 @@ impl Controller {
             return Err(absent(Kind::Tenant, tenant));
         }
         let wrong = |why: String| Refusal::Wrong(vec![why]);
-        let tenants = Assignment::of(&core.region, &core.fleet).with(tenant, &cluster.name).map_err(wrong)?;
+        let tenants =
+            Assignment::of(&core.region, &core.fleet, now_ms() / 1000).with(tenant, &cluster.name).map_err(wrong)?;
         let begun = begin(&core, &tenants, &cluster.name);
         let changes = begun.ok_or_else(|| wrong(format!("Tenant `{tenant}` is in {to}, or on its way somewhere")))?;
         self.write_places(&mut core, changes, &caller.origin())?;
@@ -267,7 +268,7 @@ impl Controller {
     /// `POST /v1/rebalance`: the moves that make water levels even, and unless it is a dry run the first wave of them begins.
     pub fn rebalance(&self, caller: &Caller, within: u16, dry_run: bool) -> Result<Rebalanced, Refusal> {
         let mut core = self.core();
-        let assignment = Assignment::of(&core.region, &core.fleet);
+        let assignment = Assignment::of(&core.region, &core.fleet, now_ms() / 1000);
         let moves = assignment.rebalance(within).map_err(|why| Refusal::Wrong(vec![why]))?;
         let proposal = assignment.proposal();
         let first = moves.iter().filter(|m| m.wave == 0);

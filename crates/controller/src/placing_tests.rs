@@ -184,6 +184,74 @@ fn tenants_get_clusters_and_what_fits_nowhere_is_refused_by_name() {
 }
 
 #[test]
+fn what_is_reserved_is_held_free_until_it_ends() {
+    let world = World::start();
+    let reserve = |what: &str| {
+        world.apply(&format!("kind: Tenant, metadata: {{name: red}}, spec: {{vpcs: [red], reserve: {{{what}}}}}"))
+    };
+    world.add("red", 101, 2).unwrap();
+    world.nodes_report(&NODES);
+    world.settle(now_ms());
+    assert_eq!(world.tenant("red").cluster, "a");
+    // Of 20 VMs a move may fill 18; two are there.
+    let why = reserve("vms: 19").unwrap_err();
+    assert!(why.contains("needs 17 more vms") && why.contains("Cluster `a`") && why.contains("16 left"), "{why}");
+    reserve("vms: 14, until: 2999-01-01T00:00:00Z").unwrap();
+    let cluster = |name: &str| world.controller().clusters().into_iter().find(|c| c.name == name).unwrap();
+    assert_eq!((cluster("a").levels["vms"].0, cluster("a").reserved["vms"], cluster("a").closed), (14, 12, true));
+    assert!(cluster("b").reserved.is_empty() && !cluster("b").closed);
+    // One that would go to `a` goes elsewhere; the next one is refused, although `a` has two VMs.
+    world.add("blue", 102, 10).unwrap();
+    world.settle(now_ms());
+    assert_eq!(world.tenant("blue").cluster, "b");
+    let why = world.add("green", 103, 5).unwrap_err();
+    assert!(why.contains("finds no room"), "{why}");
+    // What is there is part of the reservation.
+    world.add("red", 101, 3).unwrap();
+    assert_eq!(cluster("a").levels["vms"].0, 3, "a Tenant that is applied without it reserves nothing");
+    reserve("vms: 14, until: 2001-01-01T00:00:00Z").unwrap();
+    assert!(cluster("a").reserved.is_empty() && !cluster("a").closed);
+    world.add("green", 103, 5).unwrap();
+    world.settle(now_ms());
+    assert_eq!(world.tenant("green").cluster, "a");
+    // A new Tenant finds room for what it announces, or none.
+    let announced = |vms: u64| {
+        world.apply(&format!(
+            "kind: Vpc, metadata: {{name: new}}, spec: {{vni: 104}}
+             kind: Tenant, metadata: {{name: new}}, spec: {{vpcs: [new], reserve: {{vms: {vms}}}}}"
+        ))
+    };
+    assert!(announced(9).unwrap_err().contains("it needs 9 vms"));
+    announced(4).unwrap();
+}
+
+#[test]
+fn water_levels_are_the_regions_and_higher_for_a_time() {
+    let world = World::start();
+    let levels = |spec: &str| world.apply(&format!("kind: Region, metadata: {{name: north}}, spec: {{{spec}}}"));
+    let closed = || world.controller().clusters()[0].closed;
+    world.add("red", 101, 10).unwrap();
+    world.nodes_report(&NODES);
+    world.settle(now_ms());
+    world.add("teal", 102, 10).unwrap();
+    world.settle(now_ms());
+    assert_eq!((world.tenant("red").cluster.as_str(), world.tenant("teal").cluster.as_str()), ("a", "b"));
+    assert!(!closed());
+    levels("waterLevels: {close: 40, propose: 30, aim: 20}").unwrap();
+    assert!(closed());
+    let why = world.add("blue", 103, 1).unwrap_err();
+    assert!(why.contains("finds no room"), "{why}");
+    let high = "all close 80% full 95% from 2001-01-01T00:00:00Z until";
+    levels(&format!("waterLevels: {{close: 40, propose: 30, aim: 20}}, raised: [\"{high} 2002-01-01T00:00:00Z\"]"))
+        .unwrap();
+    assert!(closed(), "that time is over");
+    levels(&format!("waterLevels: {{close: 40, propose: 30, aim: 20}}, raised: [\"{high} 2999-01-01T00:00:00Z\"]"))
+        .unwrap();
+    assert!(!closed());
+    world.add("blue", 103, 1).unwrap();
+}
+
+#[test]
 fn a_move_goes_on_after_a_kill_at_every_step() {
     let mut world = World::start();
     world.nodes_report(&NODES);

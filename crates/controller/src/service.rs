@@ -393,7 +393,7 @@ impl Core {
         self.region.model().by_name().nodes.keys().map(|name| self.view(name)).collect()
     }
 
-    /// Why a Tenant of a change, which asks for a cluster, finds none.
+    /// Why a Tenant of a change, which asks for a cluster, finds none, or its cluster has no room for what it reserves.
     pub(crate) fn finds_no_cluster(&self, proposal: &Proposal) -> Option<String> {
         let new: Vec<&Name> = proposal
             .pairs
@@ -405,12 +405,21 @@ impl Core {
                 _ => None,
             })
             .collect();
-        if new.is_empty() {
+        let reserving = proposal.pairs.iter().filter_map(|pair| match pair {
+            (before, Some(Object::Tenant(t))) => {
+                let same = matches!(before, Some(Object::Tenant(before)) if before.reserve == t.reserve);
+                (t.reserve.is_any() && !same).then_some(&t.name)
+            }
+            _ => None,
+        });
+        let reserving: Vec<&Name> = reserving.collect();
+        if new.is_empty() && reserving.is_empty() {
             return None;
         }
-        let mut assignment = Assignment::of(&self.region, &self.fleet);
+        let mut assignment = Assignment::of(&self.region, &self.fleet, now_ms() / 1000);
         let refused = if assignment.is_known() { assignment.place().1 } else { Vec::new() };
-        refused.into_iter().find(|(tenant, _)| new.contains(&tenant)).map(|(_, why)| why)
+        let refused = refused.into_iter().find(|(tenant, _)| new.contains(&tenant)).map(|(_, why)| why);
+        refused.or_else(|| reserving.into_iter().find_map(|tenant| assignment.lacks_room(tenant)))
     }
 
     /// How every node stands, without what it says of single VPCs.

@@ -6,6 +6,7 @@ use crate::doc::{check_name, Doc, Names};
 use crate::kinds::{Kind, Name};
 use crate::prefix::{inner_address_fault, own_address_fault, parse_mac, parse_prefix, underlay_fault, Mac, Prefix};
 use crate::quantity::{parse_bits, parse_bytes, parse_packets, show_bits, show_bytes, show_packets};
+use crate::time::Timestamp;
 use crate::written::{number, quoted, shown, Written};
 use serde_json::{json, Value};
 use std::fmt::Display;
@@ -339,6 +340,11 @@ pub(crate) const fn bytes() -> Text<u64> {
         parse,
         show: |v, out| quoted(out, &show_bytes(*v)),
     }
+}
+
+/// A time of the calendar.
+pub(crate) const fn time() -> Text<Timestamp> {
+    parsed("time", "a time with an offset, as 2026-11-11T00:00:00Z (RFC 3339)")
 }
 
 /// Packets per second.

@@ -19,8 +19,10 @@ mod plan;
 mod prefix;
 pub mod quantity;
 mod quick;
+mod resource;
 pub mod schema;
 mod selector;
+mod time;
 mod written;
 pub mod yaml;
 
@@ -40,8 +42,10 @@ pub use model::{
 pub use plain::{plain, plain_json, plain_lines};
 pub use plan::{Action, ChangeView, Pair, Plan, PlanView, Tally};
 pub use prefix::{parse_mac, parse_prefix, Mac, Prefix};
+pub use resource::{Resource, RESOURCES};
 pub use schema::{json_schema, reference};
 pub use selector::Selector;
+pub use time::Timestamp;
 
 /// Errors that are listed at most.
 pub const ERRORS_MAX: usize = 1000;

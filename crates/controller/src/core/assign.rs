@@ -43,6 +43,8 @@ impl Door {
 struct Unit {
     tenants: Vec<Name>,
     demand: Amounts,
+    /// What is reserved for it, of which the demand is part.
+    hold: Amounts,
     /// Somebody has said where it is to be (`spec.cluster`).
     pinned: bool,
     /// Where it is, and the other cluster that holds it.
@@ -72,8 +74,10 @@ pub struct Wanted {
 pub struct ClusterView {
     /// The cluster.
     pub name: String,
-    /// What it holds, what it can hold, and the share, by resource. Without its nodes' word nothing.
+    /// What it holds or has reserved, what it can hold, and the share, by resource. Without its nodes' word nothing.
     pub levels: BTreeMap<String, (u64, u64, f64)>,
+    /// What of it is reserved for growth, by resource.
+    pub reserved: BTreeMap<String, u64>,
     /// It takes no new tenants.
     pub closed: bool,
     /// Its tenants.
@@ -108,8 +112,8 @@ fn capacity(usage: &NodeUsage) -> Option<placement::Node> {
 }
 
 impl Assignment {
-    /// The region as it is.
-    pub fn of(region: &Region, fleet: &Fleet) -> Assignment {
+    /// The region as it is, at a time in seconds since 1970.
+    pub fn of(region: &Region, fleet: &Fleet, now: placement::Time) -> Assignment {
         let (model, capacities) = (region.model(), capacities(region, fleet));
         let (mut traffic, mut serving): (HashMap<&str, u64>, BTreeSet<Name>) = Default::default();
         for node in model.by_name().nodes.values() {
@@ -123,12 +127,18 @@ impl Assignment {
         }
         let mut units = units(region);
         for unit in &mut units {
-            let vpcs = unit.tenants.iter().filter_map(|t| model.by_name().tenants.get(t)).flat_map(|t| &t.vpcs);
-            unit.demand = region.amounts(vpcs.clone());
-            unit.demand[Resource::Traffic] = vpcs.filter_map(|vpc| traffic.get(&**vpc)).sum();
+            for tenant in unit.tenants.iter().filter_map(|t| model.by_name().tenants.get(t)) {
+                let mut demand = region.amounts(&tenant.vpcs);
+                demand[Resource::Traffic] = tenant.vpcs.iter().filter_map(|vpc| traffic.get(&**vpc)).sum();
+                unit.demand += demand;
+                unit.hold += demand.max(&reserved(tenant, now));
+            }
         }
         let clusters: Vec<Name> = capacities.keys().cloned().collect();
-        let mut placed = placement::Region::new(Levels::default());
+        let (levels, raised) = levels(region);
+        let mut placed = placement::Region::new(levels);
+        placed.set_time(now);
+        raised.into_iter().for_each(|raised| placed.raise(raised));
         for (at, capacity) in capacities.values().enumerate() {
             placed.set_cluster(ClusterId(at as u32), *capacity);
         }
@@ -147,6 +157,9 @@ impl Assignment {
                 // Over its level or not, it is there.
                 let other = unit.other.as_ref().and_then(|name| assignment.number(name));
                 let _ = other.map(|other| assignment.region.begin_move(UnitId(at as u32), other));
+                if unit.hold != unit.demand {
+                    assignment.region.restore_reservation(UnitId(at as u32), unit.hold);
+                }
             }
         }
         assignment.region.review();
@@ -165,7 +178,7 @@ impl Assignment {
     /// Places those that are nowhere: each tenant with its cluster, and in a sentence why others find none.
     pub fn place(&mut self) -> (Vec<(Name, Name)>, Vec<(Name, String)>) {
         let new = self.units.iter().enumerate().filter(|(_, u)| u.cluster.is_none());
-        let new: Vec<_> = new.map(|(at, u)| (UnitId(at as u32), u.demand)).collect();
+        let new: Vec<_> = new.map(|(at, u)| (UnitId(at as u32), u.hold)).collect();
         let answers = self.admit(new);
         // Where others of their unit are.
         let joined = self.units.iter().filter_map(|u| Some((u, u.cluster.clone()?)));
@@ -211,6 +224,12 @@ impl Assignment {
             }
         }
         answers
+    }
+
+    /// Why what is reserved for a tenant does not fit where it is.
+    pub fn lacks_room(&self, tenant: &str) -> Option<String> {
+        let unit = self.units.iter().position(|u| u.tenants.iter().any(|t| **t == *tenant))?;
+        self.region.lacks_room(UnitId(unit as u32)).map(|refusal| self.sentence(&refusal))
     }
 
     /// A refusal, and what would help.
@@ -311,16 +330,26 @@ fn capacities(region: &Region, fleet: &Fleet) -> BTreeMap<Name, Amounts> {
 
 impl ClusterView {
     /// Of all clusters: what they hold is counted as it comes and goes, so nothing is placed anew to say it.
-    pub fn all(region: &Region, fleet: &Fleet) -> Vec<ClusterView> {
-        let (capacities, close) = (capacities(region, fleet), Levels::default().close);
+    pub fn all(region: &Region, fleet: &Fleet, now: placement::Time) -> Vec<ClusterView> {
+        let (levels, raised) = levels(region);
+        let (capacities, close) = (capacities(region, fleet), levels.at(&raised, now).close);
+        let mut reserved = reserved_in(region, fleet, now);
         let mut views: BTreeMap<&Name, ClusterView> = BTreeMap::new();
         for (name, held) in region.held() {
             let (tenants, mut held) = (region.tenants_in(name) as usize, held);
             let nodes = region.model().by_name().nodes.values().filter(|n| n.cluster == *name);
             held[Resource::Traffic] =
                 nodes.clone().filter_map(|n| fleet.usage(&n.name)).flat_map(|u| u.vpcs.values()).sum();
-            let mut view =
-                ClusterView { name: name.to_string(), tenants, nodes: nodes.count(), ..ClusterView::default() };
+            let growth = reserved.remove(name).unwrap_or_default();
+            held += growth;
+            let growth = growth.iter().filter(|(_, n)| *n > 0).map(|(r, n)| (r.to_string(), n)).collect();
+            let mut view = ClusterView {
+                name: name.to_string(),
+                tenants,
+                nodes: nodes.count(),
+                reserved: growth,
+                ..ClusterView::default()
+            };
             if let Some(capacity) = capacities.get(name) {
                 let limits = capacity.permille(&close);
                 view.closed = Resource::ALL.into_iter().any(|r| held[r] > 0 && held[r] >= limits[r]);
@@ -332,6 +361,36 @@ impl ClusterView {
         }
         views.into_values().collect()
     }
+}
+
+/// The water levels, and for which times they are raised.
+fn levels(region: &Region) -> (Levels, Vec<placement::Raised>) {
+    let Some(own) = region.model().region() else { return (Levels::default(), Vec::new()) };
+    (Levels::of(&own.levels), own.raised.iter().map(placement::Raised::from).collect())
+}
+
+/// What is reserved for a Tenant.
+fn reserved(tenant: &model::Tenant, now: placement::Time) -> Amounts {
+    match tenant.reserve.has_ended(now) {
+        true => Amounts::ZERO,
+        false => Amounts(Resource::ALL.map(|r| tenant.reserve.of(r))),
+    }
+}
+
+/// What each cluster has reserved beyond what its Tenants have there.
+fn reserved_in(region: &Region, fleet: &Fleet, now: placement::Time) -> BTreeMap<Name, Amounts> {
+    let mut all: BTreeMap<Name, Amounts> = BTreeMap::new();
+    for tenant in region.pending().reserving.iter().filter_map(|name| region.model().by_name().tenants.get(name)) {
+        let mut has = region.amounts(&tenant.vpcs);
+        for usage in region.model().by_name().nodes.keys().filter_map(|node| fleet.usage(node)) {
+            has[Resource::Traffic] += tenant.vpcs.iter().filter_map(|vpc| usage.vpcs.get(&**vpc)).sum::<u64>();
+        }
+        let more = reserved(tenant, now).beyond(&has);
+        let placed = region.placement(&tenant.name).filter(|_| tenant.cluster.is_none());
+        let clusters = tenant.cluster.iter().chain(placed.iter().flat_map(|p| p.holders()));
+        clusters.for_each(|cluster| *all.entry(cluster.clone()).or_default() += more);
+    }
+    all
 }
 
 /// Tenants with VPCs, those that peerings join together, in the order of the first name of each.
@@ -367,6 +426,7 @@ fn units(region: &Region) -> Vec<Unit> {
         let new = || Unit {
             tenants: Vec::new(),
             demand: Amounts::ZERO,
+            hold: Amounts::ZERO,
             pinned: false,
             cluster: None,
             other: None,

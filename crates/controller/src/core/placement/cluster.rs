@@ -3,6 +3,7 @@
 
 use super::amounts::{Amounts, Resource, RESOURCES};
 use super::Time;
+use model::{RaisedLevels, WaterLevels};
 
 /// What a node forwards with. Placement goes by its capacity alone; the word is for people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -53,8 +54,12 @@ pub const REOPEN: u16 = 30;
 
 impl Default for Levels {
     fn default() -> Levels {
-        Levels { close: [700; RESOURCES], full: [900; RESOURCES], propose: [600; RESOURCES], aim: 500 }
+        Levels::of(&WaterLevels::default())
     }
+}
+
+fn permille(percent: u8) -> u16 {
+    u16::from(percent) * 10
 }
 
 /// Levels raised for a planned time (Sailfish §6.1: shopping festivals).
@@ -72,7 +77,22 @@ pub struct Raised {
     pub full: u16,
 }
 
+impl From<&RaisedLevels> for Raised {
+    fn from(raised: &RaisedLevels) -> Raised {
+        let RaisedLevels { resources, close, full, from, until } = raised;
+        let (from, until) = (from.seconds(), until.seconds());
+        Raised { from, until, resources: resources.clone(), close: permille(*close), full: permille(*full) }
+    }
+}
+
 impl Levels {
+    /// As a Region has them.
+    pub fn of(levels: &WaterLevels) -> Levels {
+        let WaterLevels { close, full, propose, aim } = levels;
+        let [close, full, propose] = [close, full, propose].map(|percent| [permille(*percent); RESOURCES]);
+        Levels { close, full, propose, aim: permille(*aim) }
+    }
+
     /// The levels at a time.
     pub fn at(&self, raised: &[Raised], now: Time) -> Levels {
         let mut levels = *self;

@@ -225,6 +225,25 @@ impl Region {
         Ok(())
     }
 
+    /// Takes in what is reserved for a unit that is there, for as long as this region is asked, whether or not its clusters have room.
+    pub fn restore_reservation(&mut self, unit: UnitId, demand: Amounts) {
+        self.change_hold(unit, |region| {
+            region.reservations.insert(unit, Reservation { demand, until: Time::MAX });
+        });
+    }
+
+    /// Why a unit's clusters have no room for what is reserved for it beyond what it needs.
+    pub fn lacks_room(&self, unit: UnitId) -> Option<Refusal> {
+        let (u, wanted, levels) = (self.units.get(&unit)?, self.hold(unit), self.levels());
+        let more = wanted.beyond(&u.demand);
+        [Some(u.cluster), u.to].into_iter().flatten().find_map(|cluster| {
+            let c = self.clusters.get(&cluster)?;
+            let room = c.capacity.permille(&levels.full).beyond(&(c.load - more));
+            let (resource, need) = more.iter().find(|(r, need)| *need > room[*r])?;
+            Some(Refusal::Full { unit, resource, need, free: room[resource], cluster, wanted })
+        })
+    }
+
     /// Takes in a new unit: into the cluster where it adds least to the unevenness. Others stay where they are.
     pub fn admit(&mut self, unit: UnitId, demand: Amounts) -> Result<ClusterId, Refusal> {
         self.admit_all(vec![(unit, demand)]).pop().map_or(Err(Refusal::Known { unit }), |(_, placed)| placed)

@@ -451,10 +451,7 @@ fn change<'a>(
 fn raise<'a>(r: &mut Reading<'a>, node: &'a Node<'a>, path: &str) -> Option<Step> {
     let f = r.fields(node, path, &["resources", "close", "full", "after", "lasts"])?;
     let mut resources = Vec::new();
-    let of = |text: &str| {
-        let found = Resource::ALL.into_iter().find(|r| r.name() == text);
-        found.ok_or_else(|| format!("`{text}` is no resource: {}", NEEDS.join(", ")))
-    };
+    let of = |text: &str| Resource::named(text).ok_or_else(|| format!("`{text}` is no resource: {}", NEEDS.join(", ")));
     for (node, path) in r.list(&f, "resources") {
         resources.extend(r.scalar(node, &path, of));
     }
