@@ -8,7 +8,7 @@ use crate::core::region::Whole;
 use crate::refusal::Refusal;
 use crate::service::{now_ms, Caller, Controller};
 use model::Name;
-use node::distribution::{block, Message, ALIVE_S, PROTOCOL};
+use node::distribution::{blocks, Message, ALIVE_S, PROTOCOL};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use std::sync::Arc;
@@ -146,7 +146,7 @@ impl Stream {
                 Some(page) => {
                     *sent += page.len() as u64;
                     drop(core);
-                    block(page)
+                    blocks(page)
                 }
                 None => {
                     let end = Message::End { objects: *sent }.line();

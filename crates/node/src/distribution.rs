@@ -1,19 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the controller and a node say to each other: one answer without an end, a line a message or a document, and reports the other way
-//! (`docs/design/controller.md`). The documents of a snapshot, of which there are millions, come in blocks of bytes behind a line that says how many:
-//! in the form of a journal, which has a fifth of the size of lines and is read in a fifth of the time.
+//! (`docs/design/controller.md`). Documents, of which a snapshot has millions, come in blocks of bytes behind a line that says how many: in the form
+//! of a journal, which has a fifth of the size of lines and is read in a fifth of the time, and packed (zlib, RFC 1950).
 
 use crate::probes;
 use crate::usage::Usage;
+use flate2::read::ZlibDecoder;
+use flate2::write::ZlibEncoder;
+use flate2::Compression;
 use model::bytes::{put_documents, read_documents, Reader};
 use model::{Documents, Object};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::io::{Read, Write};
 use std::net::IpAddr;
 
 /// Version of these messages. A node that speaks another one is refused.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 /// Seconds between two signs of life of a stream.
 pub const ALIVE_S: u64 = 10;
 /// In the head of an answer: how old it may be, in milliseconds, since another controller leads or none does.
@@ -21,7 +25,7 @@ pub const AGE: &str = "tunny-age-ms";
 /// Where the controller listens if no port is given.
 pub const PORT: u16 = 6474;
 
-/// A line of the stream that is no document.
+/// A line of the stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub enum Message {
@@ -39,17 +43,20 @@ pub enum Message {
         /// The revision.
         revision: u64,
     },
-    /// A part of a snapshot: so many bytes follow behind the end of this line.
+    /// Documents of a snapshot or a change: so many bytes follow behind the end of this line.
     Block {
         /// Bytes.
         bytes: u64,
+        /// They are packed, and so many bytes otherwise.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        packed: Option<u64>,
     },
     /// A snapshot is whole.
     End {
         /// Objects that it had.
         objects: u64,
     },
-    /// A change, whose documents follow, a line each.
+    /// A change, whose documents follow in blocks.
     Change {
         /// The revision that it makes.
         revision: u64,
@@ -122,22 +129,58 @@ pub struct Switched {
     pub revision: u64,
 }
 
-/// Bytes of a block at most.
+/// Bytes of a block at most, packed or not.
 pub const BLOCK_MAX: u64 = 16 << 20;
+/// Fewer bytes are not packed: that would save nothing.
+const PACKED_MIN: usize = 128;
 
-/// Objects as a block, with the line in front of it.
-pub fn block(objects: Vec<Object>) -> Vec<u8> {
+/// Objects as blocks, each with the line in front of it.
+pub fn blocks(mut objects: Vec<Object>) -> Vec<u8> {
     let mut docs = Documents::new();
-    objects.into_iter().for_each(|object| docs.put(object));
+    objects.iter().for_each(|object| docs.put(object.clone()));
     let mut bytes = Vec::with_capacity(docs.len() * 48);
     put_documents(&mut bytes, &docs);
-    let mut text = Message::Block { bytes: bytes.len() as u64 }.line().into_bytes();
+    if bytes.len() as u64 > BLOCK_MAX && objects.len() > 1 {
+        let second = objects.split_off(objects.len() / 2);
+        return [blocks(objects), blocks(second)].concat();
+    }
+    let whole = bytes.len();
+    let (bytes, packed) = match packed(&bytes) {
+        Some(less) => (less, Some(whole as u64)),
+        None => (bytes, None),
+    };
+    let mut text = Message::Block { bytes: bytes.len() as u64, packed }.line().into_bytes();
     text.extend_from_slice(&bytes);
     text
 }
 
-/// The objects of a block's bytes.
-pub fn read_block(bytes: &[u8]) -> Result<Documents, String> {
+/// Bytes in fewer bytes, where that is so.
+fn packed(bytes: &[u8]) -> Option<Vec<u8>> {
+    if bytes.len() < PACKED_MIN {
+        return None;
+    }
+    let mut encoder = ZlibEncoder::new(Vec::with_capacity(bytes.len() / 2), Compression::fast());
+    encoder.write_all(bytes).ok()?;
+    encoder.finish().ok().filter(|less| less.len() < bytes.len())
+}
+
+/// The objects of a block's bytes, which are `packed` from so many.
+pub fn read_block(bytes: &[u8], packed: Option<u64>) -> Result<Documents, String> {
+    let mut whole = Vec::new();
+    let bytes = match packed {
+        None => bytes,
+        Some(size) if size > BLOCK_MAX => {
+            return Err(format!("a block of {size} bytes is announced, and {BLOCK_MAX} are taken"));
+        }
+        Some(size) => {
+            let read = ZlibDecoder::new(bytes).take(size + 1).read_to_end(&mut whole);
+            read.map_err(|e| format!("a block cannot be unpacked: {e}"))?;
+            if whole.len() as u64 != size {
+                return Err(format!("a block is not the {size} bytes that are announced"));
+            }
+            &whole
+        }
+    };
     let mut reader = Reader::new(bytes);
     let docs = read_documents(&mut reader)?;
     match reader.is_empty() {
@@ -172,24 +215,66 @@ mod tests {
         assert_eq!(Message::Alive {}.line(), "{\"alive\":{}}\n");
     }
 
+    fn head_of(block: &[u8]) -> (usize, Option<u64>) {
+        let at = block.iter().position(|b| *b == b'\n').unwrap() + 1;
+        let Message::Block { bytes, packed } = serde_json::from_slice(&block[..at]).unwrap() else { panic!() };
+        assert!(block.len() as u64 >= at as u64 + bytes);
+        (at, packed)
+    }
+
+    fn objects_of(docs: Documents) -> Vec<Object> {
+        docs.puts.into_iter().map(|item| item.object).collect()
+    }
+
     #[test]
     fn a_block_says_what_was_put_into_it_and_a_cut_one_nothing() {
-        let text = "{apiVersion: tunny/v1, kind: Vpc, metadata: {name: red}, spec: {vni: 101}}
+        let vm = |n: u32| {
+            format!("{{apiVersion: tunny/v1, kind: Vm, spec: {{vpc: red, addresses: [10.0.0.{n}, \"fd00::{n}\"], mac: \"02:00:00:00:00:01\", nc: host}}}}")
+        };
+        let few = "{apiVersion: tunny/v1, kind: Vpc, metadata: {name: red}, spec: {vni: 101}}
 ---
-{apiVersion: tunny/v1, kind: SecurityGroup, metadata: {name: g}, spec: {rules: [ingress allow tcp/80 any]}}
----
-{apiVersion: tunny/v1, kind: Vm, spec: {vpc: red, addresses: [10.0.0.1, fd00::1], mac: \"02:00:00:00:00:01\", nc: host}}";
-        let objects: Vec<Object> =
-            model::parse_text("x.yaml", text).unwrap().puts.into_iter().map(|item| item.object).collect();
-        let block = block(objects.clone());
-        let at = block.iter().position(|b| *b == b'\n').unwrap() + 1;
-        let bytes = (block.len() - at) as u64;
-        assert_eq!(serde_json::from_slice::<Message>(&block[..at]).unwrap(), Message::Block { bytes });
-        let read: Vec<Object> = read_block(&block[at..]).unwrap().puts.into_iter().map(|item| item.object).collect();
-        assert_eq!(read, objects);
-        for cut in at..block.len() {
-            assert!(read_block(&block[at..cut]).is_err(), "{cut}");
+{apiVersion: tunny/v1, kind: SecurityGroup, metadata: {name: g}, spec: {rules: [ingress allow tcp/80 any]}}"
+            .to_string();
+        let many = (1..=20).fold(few.clone(), |all, n| all + "\n---\n" + &vm(n));
+        for (text, is_packed) in [(few, false), (many, true)] {
+            let objects = objects_of(model::parse_text("x.yaml", &text).unwrap());
+            let block = blocks(objects.clone());
+            let (at, packed) = head_of(&block);
+            assert_eq!(packed.is_some(), is_packed, "{} bytes", block.len());
+            assert_eq!(objects_of(read_block(&block[at..], packed).unwrap()), objects);
+            for cut in at..block.len() {
+                assert!(read_block(&block[at..cut], packed).is_err(), "{cut}");
+            }
+            let Some(whole) = packed else {
+                assert!(read_block(&[&block[at..], &[0]].concat(), None).is_err());
+                continue;
+            };
+            for wrong in [0, whole - 1, whole + 1, BLOCK_MAX, BLOCK_MAX + 1] {
+                assert!(read_block(&block[at..], Some(wrong)).is_err(), "{wrong}");
+            }
         }
-        assert!(read_block(&[&block[at..], &[0]].concat()).is_err());
+    }
+
+    #[test]
+    fn no_block_is_larger_than_one_may_be() {
+        let rules = (1..=9_000).map(|n| format!("\"ingress allow tcp/{n} any\"")).collect::<Vec<_>>().join(", ");
+        let group = |n: u32| {
+            let text = format!(
+                "{{apiVersion: tunny/v1, kind: SecurityGroup, metadata: {{name: g{n}}}, spec: {{rules: [{rules}]}}}}"
+            );
+            objects_of(model::parse_text("x.yaml", &text).unwrap()).remove(0)
+        };
+        let objects: Vec<Object> = (0..100).map(group).collect();
+        let (bytes, mut read, mut at, mut number) = (blocks(objects.clone()), Vec::new(), 0, 0);
+        while at < bytes.len() {
+            let (head, packed) = head_of(&bytes[at..]);
+            let Message::Block { bytes: size, .. } = serde_json::from_slice(&bytes[at..at + head]).unwrap() else {
+                panic!()
+            };
+            read.extend(objects_of(read_block(&bytes[at + head..at + head + size as usize], packed).unwrap()));
+            at += head + size as usize;
+            number += 1;
+        }
+        assert!(number > 1 && read == objects, "{number} blocks");
     }
 }

@@ -14,7 +14,7 @@ use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http2::SendRequest;
 use hyper::{Request, StatusCode};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use model::{ConfigError, Documents, Kind};
+use model::{Documents, Kind};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,8 +23,6 @@ use std::time::Duration;
 const PAUSES: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(20));
 /// Without a word for so long the controller is taken for dead.
 const SILENCE: Duration = Duration::from_secs(3 * ALIVE_S);
-/// Bytes of documents that are read together.
-const TOGETHER: usize = 1 << 20;
 
 /// Follows for ever.
 pub(crate) async fn follow(node: Arc<Node>, managed: Arc<Managed>, remote: Remote) {
@@ -176,35 +174,17 @@ enum Receiving {
 #[derive(Default)]
 struct Parcel {
     docs: Documents,
-    errors: Vec<ConfigError>,
-    text: Vec<u8>,
-    lines: u64,
+    objects: u64,
 }
 
 impl Parcel {
-    fn take(&mut self, line: &[u8]) {
-        self.lines += 1;
-        self.text.extend_from_slice(line);
-        self.text.push(b'\n');
-        if self.text.len() >= TOGETHER {
-            self.read();
-        }
-    }
-
     /// Takes the objects of a block.
-    fn take_block(&mut self, bytes: &[u8]) -> Result<(), String> {
-        let docs = read_block(bytes).map_err(|e| format!("it sends what this node does not understand: {e}"))?;
-        self.lines += docs.puts.len() as u64;
+    fn take(&mut self, bytes: &[u8], packed: Option<u64>) -> Result<(), String> {
+        let docs =
+            read_block(bytes, packed).map_err(|e| format!("it sends what this node does not understand: {e}"))?;
+        self.objects += docs.puts.len() as u64;
         self.docs.puts.extend(docs.puts);
         Ok(())
-    }
-
-    fn read(&mut self) {
-        let text = String::from_utf8_lossy(&self.text).into_owned();
-        self.text.clear();
-        if !text.is_empty() {
-            self.docs.read_text("controller.ndjson", &text, &mut self.errors);
-        }
     }
 }
 
@@ -236,47 +216,43 @@ async fn follow_stream(
             return Ok(());
         }
         for line in lines.split(|b| *b == b'\n').filter(|line| !line.is_empty()) {
-            if line.starts_with(b"{\"apiVersion\"") {
-                parcel.take(line);
-            } else {
-                let message = serde_json::from_slice(line)
-                    .map_err(|e| format!("it says what this node does not understand: {e}"))?;
-                match message {
-                    Message::Hello { region, node: name, cluster } => {
-                        welcome(managed, remote, &region, &name, &cluster);
-                        out.send(sender, remote, managed).await?;
-                    }
-                    Message::Snapshot { revision } => receiving = Receiving::Snapshot(revision),
-                    // It is the last one of these lines.
-                    Message::Block { bytes } => parcel.take_block(&reader.block(bytes).await?)?,
-                    Message::Change { revision, puts, deletes } => {
-                        if let Some(why) = refused.take() {
-                            return Err(why);
-                        }
-                        for (kind, name) in deletes {
-                            let kind = Kind::from_name(&kind)
-                                .ok_or_else(|| format!("it deletes a `{kind}`, which this node does not know"))?;
-                            parcel.docs.delete(kind, &name);
-                        }
-                        receiving = Receiving::Change(revision, puts);
-                    }
-                    Message::End { objects } if objects != parcel.lines => {
-                        return Err(format!("a snapshot of {objects} objects has {}", parcel.lines));
-                    }
-                    Message::End { .. } => {
-                        let Receiving::Snapshot(revision) = receiving else {
-                            return Err("a snapshot ends that none has begun".into());
-                        };
-                        receiving = Receiving::Nothing;
-                        refused = install(node, std::mem::take(&mut parcel), true, revision).await.err();
-                        out.send(sender, remote, managed).await?;
-                    }
-                    Message::Admission { admitted, why } => managed.admission(admitted, &why),
-                    Message::Alive {} => out.send(sender, remote, managed).await?,
+            let message =
+                serde_json::from_slice(line).map_err(|e| format!("it says what this node does not understand: {e}"))?;
+            match message {
+                Message::Hello { region, node: name, cluster } => {
+                    welcome(managed, remote, &region, &name, &cluster);
+                    out.send(sender, remote, managed).await?;
                 }
+                Message::Snapshot { revision } => receiving = Receiving::Snapshot(revision),
+                // It is the last one of these lines.
+                Message::Block { bytes, packed } => parcel.take(&reader.block(bytes).await?, packed)?,
+                Message::Change { revision, puts, deletes } => {
+                    if let Some(why) = refused.take() {
+                        return Err(why);
+                    }
+                    for (kind, name) in deletes {
+                        let kind = Kind::from_name(&kind)
+                            .ok_or_else(|| format!("it deletes a `{kind}`, which this node does not know"))?;
+                        parcel.docs.delete(kind, &name);
+                    }
+                    receiving = Receiving::Change(revision, puts);
+                }
+                Message::End { objects } if objects != parcel.objects => {
+                    return Err(format!("a snapshot of {objects} objects has {}", parcel.objects));
+                }
+                Message::End { .. } => {
+                    let Receiving::Snapshot(revision) = receiving else {
+                        return Err("a snapshot ends that none has begun".into());
+                    };
+                    receiving = Receiving::Nothing;
+                    refused = install(node, std::mem::take(&mut parcel), true, revision).await.err();
+                    out.send(sender, remote, managed).await?;
+                }
+                Message::Admission { admitted, why } => managed.admission(admitted, &why),
+                Message::Alive {} => out.send(sender, remote, managed).await?,
             }
             if let Receiving::Change(revision, puts) = receiving {
-                if parcel.lines == puts {
+                if parcel.objects == puts {
                     receiving = Receiving::Nothing;
                     let done = install(node, std::mem::take(&mut parcel), false, revision).await;
                     out.send(sender, remote, managed).await?;
@@ -306,12 +282,9 @@ fn welcome(managed: &Managed, remote: &Remote, region: &str, name: &str, cluster
 }
 
 /// Brings into force what has come. A change that does not fit what is here ends the stream: the next one begins with everything.
-async fn install(node: &Arc<Node>, mut parcel: Parcel, whole: bool, revision: u64) -> Result<(), String> {
+async fn install(node: &Arc<Node>, parcel: Parcel, whole: bool, revision: u64) -> Result<(), String> {
     let node = node.clone();
-    let work = move || {
-        parcel.read();
-        node.install((&parcel.docs, parcel.errors), whole, revision)
-    };
+    let work = move || node.install(&parcel.docs, whole, revision);
     let done = tokio::task::spawn_blocking(work).await.map_err(|_| "the node failed at a change".to_string())?;
     done.map_err(|e| format!("revision {revision} cannot be brought into force: {e}"))
 }

@@ -10,7 +10,7 @@ use crate::probes::{self, Due, AT_ONCE};
 use crate::service::{sentences, Change, Node};
 use crate::types::{ApplyReport, ControllerView};
 use crate::usage::Usage;
-use model::{ConfigError, Documents, Kind, Model, Name, Object};
+use model::{Documents, Kind, Model, Name, Object};
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -327,16 +327,10 @@ impl Node {
     }
 
     /// Brings into force what the controller sent: all of it, or a change. Errors stay until something is brought into force.
-    pub(crate) fn install(
-        &self,
-        (docs, errors): (&Documents, Vec<ConfigError>),
-        whole: bool,
-        revision: u64,
-    ) -> Result<(), NodeError> {
+    pub(crate) fn install(&self, docs: &Documents, whole: bool, revision: u64) -> Result<(), NodeError> {
         let Some(managed) = &self.managed else { return Ok(()) };
         let consent = Consent { authority: Authority::Controller, ..Consent::default() };
         let result = match whole {
-            _ if !errors.is_empty() => Err(sentences(errors)),
             true => Model::from_documents(docs)
                 .map_err(sentences)
                 .and_then(|(model, _)| self.change(Change::Everything(model, None), &consent)),

@@ -86,9 +86,6 @@ async fn follow(link: Link, mut stream: Incoming, heard: Rc<Heard>) -> Result<()
             skip -= passed;
             let Some(end) = rest.iter().position(|b| *b == b'\n').filter(|_| skip == 0) else { break };
             let line: Vec<u8> = rest.drain(..=end).collect();
-            if line.starts_with(b"{\"apiVersion\"") {
-                continue;
-            }
             match serde_json::from_slice(&line).map_err(Error::failed("a stream"))? {
                 Message::Change { revision, .. } if revision <= at => {
                     return Err(Error::failed("a stream")(format!("revision {revision} comes behind {at}")));
@@ -98,7 +95,7 @@ async fn follow(link: Link, mut stream: Incoming, heard: Rc<Heard>) -> Result<()
                     more(&heard.changes, 1);
                 }
                 Message::Snapshot { revision } => at = revision,
-                Message::Block { bytes } => skip = bytes as usize,
+                Message::Block { bytes, .. } => skip = bytes as usize,
                 Message::End { .. } => {
                     news = true;
                     more(&heard.snapshots, 1);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the nodes of a cluster are sent: each change as the lines of its documents, once for all of them. The latest are kept, so
+//! What the nodes of a cluster are sent: each change as blocks of its documents, made once for all of them. The latest are kept, so
 //! that a node which was away goes on where it was; one that was away for longer gets a snapshot.
 
 use super::scope::Increment;
-use node::distribution::Message;
+use node::distribution::{blocks, Message};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ pub const KEPT_BYTES: usize = 16 << 20;
 pub struct Change {
     /// The revision that it made.
     pub revision: u64,
-    /// A line that says what comes, and a line a document.
+    /// A line that says what comes, and blocks of documents.
     pub text: Vec<u8>,
 }
 
@@ -23,9 +23,8 @@ impl Change {
     fn new(revision: u64, increment: &Increment) -> Change {
         let deletes = increment.deletes.iter().map(|(kind, name)| (kind.name().into(), name.to_string())).collect();
         let mut text = Message::Change { revision, puts: increment.puts.len() as u64, deletes }.line().into_bytes();
-        for object in &increment.puts {
-            text.extend_from_slice(object.to_ndjson().as_bytes());
-            text.push(b'\n');
+        if !increment.puts.is_empty() {
+            text.extend(blocks(increment.puts.clone()));
         }
         Change { revision, text }
     }

@@ -9,7 +9,7 @@ use super::region::{Region, Unfit, Wish};
 use super::scope::Scope;
 use super::serving::{served, Pending};
 use model::{Access, Documents, Kind, Model, Name, Object};
-use node::distribution::Message;
+use node::distribution::{read_block, Message};
 use rand::{RngExt, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -114,6 +114,12 @@ fn change_together(region: &mut Region, rng: &mut impl RngExt) -> usize {
     number
 }
 
+/// A line of a stream, and what is behind it. At the end it says that the controller is there.
+fn message(text: &[u8]) -> (Message, &[u8]) {
+    let end = text.iter().position(|b| *b == b'\n').map_or(text.len(), |end| end + 1);
+    (serde_json::from_slice(&text[..end]).unwrap_or(Message::Alive {}), &text[end..])
+}
+
 /// A node that follows.
 #[derive(Default)]
 struct Replica {
@@ -128,18 +134,19 @@ impl Replica {
             match region.behind(cluster, self.revision) {
                 Ok(None) => return,
                 Ok(Some(change)) => {
-                    let text = String::from_utf8(change.text.clone()).unwrap();
-                    let (head, rest) = text.split_once('\n').unwrap();
-                    let Message::Change { revision, puts, deletes } = serde_json::from_str(head).unwrap() else {
-                        panic!("{head}")
-                    };
+                    let (head, mut rest) = message(&change.text);
+                    let Message::Change { revision, puts, deletes } = head else { panic!("{head:?}") };
                     let mut docs = Documents::new();
-                    docs.read_text("x.ndjson", rest, &mut Vec::new());
+                    while let (Message::Block { bytes, packed }, behind) = message(rest) {
+                        let (block, behind) = behind.split_at(bytes as usize);
+                        docs.puts.extend(read_block(block, packed).unwrap().puts);
+                        rest = behind;
+                    }
                     assert_eq!((docs.len() as u64, revision), (puts, change.revision));
                     for (kind, name) in deletes {
                         docs.delete(Kind::from_name(&kind).unwrap(), &name);
                     }
-                    self.model.apply(&docs).unwrap_or_else(|e| panic!("{}: {text}", e[0]));
+                    self.model.apply(&docs).unwrap_or_else(|e| panic!("{}: {change:?}", e[0]));
                     self.revision = revision;
                 }
                 Err(Gone) => {
