@@ -49,6 +49,8 @@ pub struct ConntrackPlan {
     pub agent: Option<RemoteAgent>,
     /// For the sessions: the tunnel addresses of all NCs, which nobody may reach by way of the Internet.
     pub tunnel_ends: Arc<HashSet<IpAddr>>,
+    /// For the sessions: VPCs of which another cluster may have some, and its tunnel addresses.
+    pub handovers: BTreeMap<Vni, (HandoverRole, Vec<IpAddr>)>,
     /// For it: weights of VPCs whose connections migrate, where they are not 1.
     pub weights: BTreeMap<Vni, u32>,
 }
@@ -91,6 +93,8 @@ pub(crate) fn plan(model: &Model) -> ConntrackPlan {
     plan.public = public(model, &plan.spec);
     plan.inline = inline(model);
     plan.tunnel_ends = model.tunnel_ends();
+    let handover = |h: &Handover| Some((vni(&h.vpc)?, (h.role, h.to.clone())));
+    plan.handovers = model.by_name().handovers.values().filter_map(|h| handover(h)).collect();
     plan
 }
 

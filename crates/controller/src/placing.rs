@@ -15,6 +15,7 @@ use model::{Kind, Name, Object};
 use node::audit::{Event, Origin};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -85,6 +86,28 @@ impl Facts for Core {
             .into_iter()
             .map(|host| format!("host {host}"))
             .collect()
+    }
+
+    fn left(&self, cluster: &Name, revision: u64) -> (u64, Vec<String>) {
+        let those = self.region.placed().iter().filter(|(_, p)| p.revision == revision);
+        let tenants = those.filter_map(|(name, _)| self.region.model().by_name().tenants.get(name));
+        let vpcs: BTreeSet<&str> = tenants.flat_map(|t| &t.vpcs).map(|vpc| &**vpc).collect();
+        let (mut sessions, mut unknown) = (0, Vec::new());
+        for node in self.nodes_of(cluster) {
+            let here = !matches!(node.state.as_str(), "away" | "unknown");
+            match self.fleet.handovers(&node.name).filter(|_| here && node.installed >= revision.min(node.intent)) {
+                Some(told) => {
+                    let of = told.iter().filter(|(vpc, _)| vpcs.contains(vpc.as_str()));
+                    sessions += of.map(|(_, h)| h.sessions).sum::<u64>();
+                }
+                None => unknown.push(format!("{} ({})", node.name, node.state)),
+            }
+        }
+        (sessions, unknown)
+    }
+
+    fn drain_ms(&self) -> u64 {
+        u64::from(self.region.model().region().map_or(model::DRAIN_S, |r| r.drain)) * 1000
     }
 }
 

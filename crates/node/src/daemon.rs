@@ -202,7 +202,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
         steps.begin("learning the ways of the underlay");
         let watcher =
             Underlay::start(underlay::Options::default(), TableSink::new(writer.clone(), conntrack.egress()))?;
-        watcher.add_ncs(model.objects(model::Kind::Nc).filter_map(nc_address).chain(routers).collect());
+        watcher.add_ncs(model.nc_addresses().chain(routers).collect());
         if !watcher.sync(UNDERLAY_PATIENCE) {
             notes.push("the underlay was not known within 2 s; packets wait for it".into());
         }
@@ -321,13 +321,6 @@ fn counts(model: &Model) -> String {
     let n = |kind| c.of(kind);
     let (vpcs, ncs, vms) = (n(Kind::Vpc), n(Kind::Nc), n(Kind::Vm));
     format!("{vpcs} VPCs, {ncs} NCs, {vms} VMs, {} routes, {} peerings", n(Kind::Route), n(Kind::Peering))
-}
-
-fn nc_address(object: model::Object) -> Option<std::net::IpAddr> {
-    match object {
-        model::Object::Nc(nc) => Some(nc.address),
-        _ => None,
-    }
 }
 
 /// Files as given, folders as the YAML and NDJSON files in them, in order of their names.

@@ -3,6 +3,7 @@
 //! (`docs/design/controller.md`). The documents of a snapshot, of which there are millions, come in blocks of bytes behind a line that says how many:
 //! in the form of a journal, which has a fifth of the size of lines and is read in a fifth of the time.
 
+use crate::handover::HandoverView;
 use crate::probes;
 use crate::usage::Usage;
 use model::bytes::{put_documents, read_documents, Reader};
@@ -13,7 +14,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 /// Version of these messages. A node that speaks another one is refused.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 /// Seconds between two signs of life of a stream.
 pub const ALIVE_S: u64 = 10;
 /// In the head of an answer: how old it may be, in milliseconds, since another controller leads or none does.
@@ -102,6 +103,9 @@ pub struct Report {
     /// Its tunnel addresses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<IpAddr>,
+    /// VPCs of which another cluster may have sessions, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub handovers: BTreeMap<String, HandoverView>,
 }
 
 /// A line of what a host follows: the tunnel addresses that serve its VNIs.

@@ -134,6 +134,7 @@ impl Managed {
             probes: outlook.probes.clone(),
             admitted: followed.admitted,
             addresses: Vec::new(),
+            handovers: Default::default(),
         }
     }
 

@@ -6,6 +6,7 @@
 use super::admission::{why, Admission, Probation};
 use model::Name;
 use node::distribution::Report;
+use node::handover::HandoverView;
 use node::probes;
 use node::usage::Usage;
 use schemars::JsonSchema;
@@ -168,6 +169,11 @@ impl Fleet {
         } else {
             told
         }
+    }
+
+    /// What a node says of VPCs of which another cluster may have sessions.
+    pub fn handovers(&self, name: &str) -> Option<&BTreeMap<String, HandoverView>> {
+        self.nodes.get(name).map(|known| &known.report.handovers)
     }
 
     /// How full a node is, if it has told.

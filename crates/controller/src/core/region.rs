@@ -6,9 +6,9 @@ use super::access::Principal;
 use super::feed::{Change, Feed, Gone};
 use super::moving::Placement;
 use super::placement::Amounts;
-use super::scope::{self, Placed, Scope, OF_MACHINES};
+use super::scope::{self, Increment, Placed, Scope, OF_MACHINES};
 use super::search::Index;
-use super::serving::{self, served, Pending, Shift, Shifts};
+use super::serving::{self, served, Handovers, Pending, Shift, Shifts};
 use model::{
     Access, ConfigError, Documents, Kind, Listings, Model, Name, Object, Pair, Plan, Snapshot, Tenant, Wanted,
 };
@@ -109,6 +109,11 @@ impl Region {
         let mut region =
             Region { model, revision, listings, index, clusters, placed, upstream, pending, tenants, placed_at };
         region.count_all_tenants();
+        let handovers = region.handovers();
+        for (name, cluster) in &mut region.clusters {
+            let wanted = handovers.get(name).cloned().unwrap_or_default();
+            cluster.scope.hand_over(&wanted, &mut Increment::default());
+        }
         let all: BTreeSet<Name> = region.clusters.values().flat_map(|c| c.scope.vpcs().iter().cloned()).collect();
         region.follow_upstream(&[], &all);
         Ok(region)
@@ -222,6 +227,11 @@ impl Region {
         self.follow(&[], &all, shifts, revision);
     }
 
+    /// The VPCs of Tenants on their way of which other clusters may have sessions, by cluster.
+    pub fn handovers(&self) -> Handovers {
+        serving::handovers(&self.model, &self.placed, &self.pending.moving, |vpc| self.index.owner(vpc).cloned())
+    }
+
     /// What is to move when VPCs and their peers are looked at; `owners` of some have changed.
     fn shifts_of(&self, seeds: &BTreeSet<Name>, owners: &HashMap<&Name, Option<&Name>>) -> Shifts {
         let owner = |vpc: &Name| owners.get(vpc).copied().unwrap_or_else(|| self.index.owner(vpc)).cloned();
@@ -290,6 +300,12 @@ impl Region {
         let kinds = docs.puts.iter().map(|i| (i.object.kind(), i.object.name(), &i.origin));
         let kinds = kinds.chain(docs.deletes.iter().map(|(kind, name, origin)| (*kind, name.clone(), origin)));
         for (kind, name, origin) in kinds {
+            if kind == Kind::Handover {
+                return Err(Unfit::Forbidden(format!(
+                    "{}: {kind} `{name}`: the controller makes these itself while a tenant moves (`tunny move`)",
+                    docs.place(origin)
+                )));
+            }
             if OF_MACHINES.contains(&kind) {
                 return Err(Unfit::Forbidden(format!(
                     "{}: {kind} `{name}` is a matter of one machine: its node has it in its own files (`tunny node --config`)",
@@ -337,6 +353,9 @@ impl Region {
         let mut clusters: BTreeSet<Name> =
             self.clusters.iter().filter(|(_, c)| c.scope.may_concern(&pairs)).map(|(name, _)| name.clone()).collect();
         clusters.extend(shifts.clusters.keys().cloned());
+        if pairs.iter().any(joins_or_places) {
+            clusters.extend(self.clusters.iter().filter(|(_, c)| c.scope.hands_over()).map(|(name, _)| name.clone()));
+        }
         // One that is gone is no more, in the store too.
         clusters.extend(pairs.iter().filter_map(|(before, after)| match (before, after) {
             (Some(Object::Cluster(cluster)), None) => Some(cluster.name.clone()),
@@ -380,7 +399,7 @@ impl Region {
                 }
             }
         }
-        if pairs.iter().any(|p| matches!(scope::kind(p), Kind::Vpc | Kind::Tenant | Kind::Cluster | Kind::Peering)) {
+        if pairs.iter().any(joins_or_places) {
             self.placed_at = revision;
         }
         self.follow(&pairs, &clusters, shifts, revision);
@@ -389,6 +408,9 @@ impl Region {
 
     /// Brings what clusters hold up to date.
     fn follow(&mut self, pairs: &[Pair], clusters: &BTreeSet<Name>, shifts: Shifts, revision: u64) {
+        // A change of places has no pairs.
+        let handovers = (pairs.is_empty() || pairs.iter().any(joins_or_places)).then(|| self.handovers());
+        let none = BTreeMap::new();
         let there = &self.model.by_name().clusters;
         self.clusters.retain(|name, _| there.contains_key(name));
         for name in clusters.iter().filter(|name| there.contains_key(*name)) {
@@ -397,14 +419,21 @@ impl Region {
                 Some(cluster) => {
                     cluster.came.retain(|vpc, _| !shift.gone.contains(vpc));
                     cluster.came.extend(shift.come.iter().map(|vpc| (vpc.clone(), revision)));
-                    match cluster.scope.follow(&self.model, &shift, pairs) {
+                    let mut increment = cluster.scope.follow(&self.model, &shift, pairs);
+                    if let Some(handovers) = &handovers {
+                        let wanted = handovers.get(name).unwrap_or(&none);
+                        cluster.scope.hand_over(wanted, increment.as_mut().unwrap_or(&mut Increment::default()));
+                    }
+                    match increment {
                         Some(increment) => cluster.feed.push(revision, &increment),
                         None => cluster.feed.skip(revision),
                     }
                 }
                 None => {
                     let came = shift.come.iter().map(|vpc| (vpc.clone(), revision)).collect();
-                    let scope = Scope::of(&self.model, &Arc::new(shift.come));
+                    let mut scope = Scope::of(&self.model, &Arc::new(shift.come));
+                    let wanted = handovers.as_ref().and_then(|all| all.get(name)).unwrap_or(&none);
+                    scope.hand_over(wanted, &mut Increment::default());
                     let feed = Feed::new(revision);
                     self.clusters.insert(name.clone(), Cluster { scope, feed, came });
                 }
@@ -498,6 +527,11 @@ impl Region {
             listing,
         })
     }
+}
+
+/// Whether a change may be one of what Tenants on their way hand over, or to whom.
+fn joins_or_places(pair: &Pair) -> bool {
+    matches!(scope::kind(pair), Kind::Vpc | Kind::Tenant | Kind::Cluster | Kind::Peering)
 }
 
 /// Changes one after the other as one: of an object that several change, what was before the first and is behind the last.

@@ -4,6 +4,9 @@ use super::{Described, Name};
 use crate::declare::fields;
 use crate::forms::*;
 
+/// Seconds for which a tenant's old cluster serves its sessions where a Region says nothing else.
+pub const DRAIN_S: u32 = 3600;
+
 fields! {
     /// The whole that a controller looks after, of which there is one. A kind of the controller: a node takes none.
     pub struct Region {
@@ -11,6 +14,8 @@ fields! {
         name: Name = "metadata.name", OwnName;
         /// Limits of the whole. Those of a node are its Gateway's.
         limits: RegionLimits = "spec.limits", part();
+        /// Seconds for which a cluster that a tenant has left goes on serving its sessions, which the new one hands their packets to. Those that have not ended then break.
+        drain: u32 = "spec.drain", int(3, 604_800).or(DRAIN_S);
     }
 }
 
