@@ -72,12 +72,17 @@ impl Facts for Core {
             }
             n.probes.is_some_and(|probes| probes.revision < revision).then(|| format!("{} (not probed)", n.name))
         };
-        nodes.into_iter().filter_map(waits).collect()
+        nodes.into_iter().filter_map(waits).chain(self.without_public(cluster)).collect()
     }
 
     fn uninstalled(&self, cluster: &Name, revision: u64) -> Vec<String> {
         let here = self.nodes_of(cluster).filter(|n| !matches!(n.state.as_str(), "away" | "unknown"));
         here.filter(|n| n.installed < revision.min(n.intent)).map(|n| n.name).collect()
+    }
+
+    fn behind(&self, cluster: &Name, revision: u64) -> Vec<String> {
+        let behind = |n: &NodeView| n.state == "unknown" || n.installed < revision.min(n.intent);
+        self.nodes_of(cluster).filter(behind).map(|n| format!("{} ({})", n.name, n.state)).collect()
     }
 
     fn unswitched(&self, revision: u64) -> Vec<String> {
@@ -163,7 +168,9 @@ impl Controller {
             news.mark_unchanged();
             words.mark_unchanged();
             let controller = self.clone();
-            let placed = tokio::task::spawn_blocking(move || controller.place_due(now_ms())).await;
+            let work =
+                move || -> Result<bool, Refusal> { Ok(controller.place_due(now_ms())? | controller.divide_due()?) };
+            let placed = tokio::task::spawn_blocking(work).await;
             match placed {
                 // Perhaps the next step is due at once.
                 Ok(Ok(true)) => continue,
@@ -255,6 +262,9 @@ impl Controller {
         }
         let wrong = |why: String| Refusal::Wrong(vec![why]);
         let tenants = Assignment::of(&core.region, &core.fleet).with(tenant, &cluster.name).map_err(wrong)?;
+        if let Some(why) = core.no_public_for(&tenants, &cluster.name) {
+            return Err(wrong(why));
+        }
         let begun = begin(&core, &tenants, &cluster.name);
         let changes = begun.ok_or_else(|| wrong(format!("Tenant `{tenant}` is in {to}, or on its way somewhere")))?;
         self.write_places(&mut core, changes, &caller.origin())?;

@@ -118,6 +118,10 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
         }
         None => (None, Model::new(), Vec::new()),
     };
+    if let Some(controller) = &options.controller {
+        let name = Managed::open(&controller.url, options.state.as_deref()).followed().node;
+        model.set_own_name((!name.is_empty()).then(|| name.into()));
+    }
     let state_id = store.as_ref().map_or(STATELESS.to_string(), |s| s.id().to_string());
     if let Some(pins) = pins.filter(|pins| pins.is_dir()) {
         let number = store.as_ref().map_or(0, Persist::number);

@@ -106,6 +106,12 @@ pub struct Report {
     /// VPCs of which another cluster may have sessions, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub handovers: BTreeMap<String, HandoverView>,
+    /// Parts of public pools that it leaves and of which nothing is in use, by pool.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub left: BTreeMap<String, Vec<String>>,
+    /// Parts of those that it has of which nothing is in use, by pool; not all, where they are many.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub idle: BTreeMap<String, Vec<String>>,
 }
 
 /// A line of what a host follows: the tunnel addresses that serve its VNIs.

@@ -4,8 +4,9 @@
 
 use crate::service::Node;
 use compile::ConntrackPlan;
+use conntrack::nat;
 use gateway::{Handover, Handovers, Role};
-use model::HandoverRole;
+use model::{AddressRange, HandoverRole, PublicPool, Share};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -58,5 +59,53 @@ impl Node {
             Some((vpc, HandoverView { role: role.into(), sessions, handed, returned }))
         };
         handovers.iter().filter_map(view).collect()
+    }
+
+    /// Parts of public pools of which nothing is in use here, by pool: of those that this node leaves, and of those that it has.
+    pub(crate) fn unused_shares(&self) -> [BTreeMap<String, Vec<String>>; 2] {
+        let connections = self.conntrack.connections();
+        let translator = connections.nat().translator();
+        let core = self.core();
+        let of = |pool: &PublicPool, leaving: bool| {
+            let parts = compile::shares(pool, core.model.own_name()).filter(|(share, _)| share.leaving == leaving);
+            let unused = parts.flat_map(|(share, part)| unused(share, part, |part| !translator.is_in_use(part)));
+            unused.take(UNUSED_TOLD).map(|share| share.to_string()).collect::<Vec<_>>()
+        };
+        [true, false].map(|leaving| {
+            let pools = core.model.by_name().pools.values();
+            let all = pools.map(|pool| (pool.name.to_string(), of(pool, leaving)));
+            all.filter(|(_, shares)| !shares.is_empty()).collect()
+        })
+    }
+}
+
+/// Unused parts of a pool that are told.
+const UNUSED_TOLD: usize = 1024;
+
+/// The addresses of a share of which nothing is in use, in runs.
+fn unused(share: &Share, part: nat::Share, is: impl Fn(&nat::Share) -> bool) -> Vec<Share> {
+    let mut runs: Vec<Share> = Vec::new();
+    let addresses = u32::from(share.range.first)..=u32::from(share.range.last);
+    for at in addresses.filter(|at| is(&nat::Share { addresses: (*at, *at), ..part })) {
+        match runs.last_mut().filter(|run| u32::from(run.range.last) + 1 == at) {
+            Some(run) => run.range.last = at.into(),
+            None => runs.push(Share { range: AddressRange { first: at.into(), last: at.into() }, ..share.clone() }),
+        }
+    }
+    runs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_in_use_is_told_in_runs() {
+        let share: Share = "203.0.113.0/29:0-32767 a1 leaving".parse().unwrap();
+        let part = nat::Share { addresses: (0xcb00_7100, 0xcb00_7107), ports: (0, 32_767), leaving: true };
+        let used = [0xcb00_7102, 0xcb00_7103, 0xcb00_7107];
+        let told: Vec<String> =
+            unused(&share, part, |p| !used.contains(&p.addresses.0)).iter().map(Share::to_string).collect();
+        assert_eq!(told, ["203.0.113.0/31:0-32767 a1 leaving", "203.0.113.4-203.0.113.6:0-32767 a1 leaving"]);
     }
 }

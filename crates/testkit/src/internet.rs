@@ -330,6 +330,7 @@ impl Internet {
                 ports: p.ports,
                 block: p.block,
                 reuse: p.reuse,
+                shares: None,
             })
             .collect();
         let snats = self.snats.iter().map(|s| self.snat_spec(s)).collect();

@@ -15,7 +15,7 @@ pub(super) const REMOTE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
 pub(super) fn pool(first: u32, count: u32) -> PoolSpec {
     let first = u32::from(POOL) + first;
     let ranges = vec![(first, first + count - 1)];
-    PoolSpec { name: "p".into(), ranges, ports: (1024, 65535), block: 64, reuse: false }
+    PoolSpec { name: "p".into(), ranges, ports: (1024, 65535), block: 64, reuse: false, shares: None }
 }
 
 pub(super) fn snat(vni: Vni) -> SnatSpec {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Where a tenant that nobody pinned is served, and how it comes to another cluster without losing a packet.
 //!
-//! *Upstream* is what sends packets to clusters: hosts. A move has five steps, each of which is in the store before anything follows from it:
+//! *Upstream* is what sends packets to clusters: hosts. A move has six steps, each of which is in the store before anything follows from it:
 //! 1. **copy**: the new cluster gets the tenant's objects. Upstream knows nothing. Until all its nodes have *verified* them.
 //! 2. **hand**: the old cluster hands new connections over to the new one. Until its nodes do.
 //! 3. **switch**: hosts are told of the new cluster. Until all have said that their devices are so.
 //! 4. **drain**: what was on its way when the last host switched arrives, and the old cluster's sessions end, whose packets the new one hands
 //!    over to it (`docs/design/handover.md`). Until its nodes have none, or for as long as the Region says: then those that are left break.
-//! 5. **forget**: the old cluster's nodes delete it. Until they have.
+//! 5. **own**: the new one asks the old one no more. Until its nodes do not.
+//! 6. **forget**: the old cluster's nodes delete it. Until they have.
 //!
 //! The property: a cluster that some host may send a tenant's packets to holds the tenant, at every instant, whoever dies in between.
 //! For a host sends to the old cluster until it has said otherwise, and the old one forgets only behind the last of these words; and to the new one only
@@ -34,6 +35,8 @@ pub enum Step {
     Switch,
     /// What is on its way to the other cluster arrives, and its sessions end.
     Drain,
+    /// The other cluster has no sessions that it would be asked for, and the cluster is being told so.
+    Own,
     /// The other cluster forgets the tenant.
     Forget,
 }
@@ -48,7 +51,7 @@ pub struct Move {
     pub step: Step,
     /// When the step began, in milliseconds since 1970.
     pub since_ms: u64,
-    /// In step forget: sessions that have not ended in time, and break.
+    /// In steps own and forget: sessions that have not ended in time, and break.
     #[serde(default, skip_serializing_if = "is_none")]
     pub broken: u64,
 }
@@ -91,6 +94,8 @@ pub trait Facts {
     fn unverified(&self, cluster: &Name, revision: u64) -> Vec<String>;
     /// Nodes of a cluster that are there and have not installed a revision.
     fn uninstalled(&self, cluster: &Name, revision: u64) -> Vec<String>;
+    /// Nodes of a cluster that have not installed a revision, those among them that are not there.
+    fn behind(&self, cluster: &Name, revision: u64) -> Vec<String>;
     /// Hosts that have not said that they send as a revision has it.
     fn unswitched(&self, revision: u64) -> Vec<String>;
     /// Sessions that a cluster still has of the tenants of which a revision was the last step; and its nodes that have not said how many.
@@ -123,7 +128,7 @@ impl Placement {
             Step::Copy => Some(self.with(&self.cluster, &m.other, Step::Forget, now_ms)),
             // What the new one has begun meanwhile ends there.
             Step::Hand => Some(self.with(&self.cluster, &m.other, Step::Switch, now_ms)),
-            Step::Switch | Step::Drain => Some(self.with(&m.other, &self.cluster, Step::Switch, now_ms)),
+            Step::Switch | Step::Drain | Step::Own => Some(self.with(&m.other, &self.cluster, Step::Switch, now_ms)),
             Step::Forget => None,
         }
     }
@@ -133,10 +138,11 @@ impl Placement {
         let m = self.moving.as_ref()?;
         let (new, old) = match m.step {
             Step::Copy | Step::Hand => (&m.other, &self.cluster),
-            Step::Switch | Step::Drain => (&self.cluster, &m.other),
+            Step::Switch | Step::Drain | Step::Own => (&self.cluster, &m.other),
             Step::Forget => return None,
         };
         match () {
+            () if cluster == new && m.step == Step::Own => None,
             () if cluster == new => Some((HandoverRole::New, old)),
             // Before the new one has it, it begins nothing.
             () if cluster == old && m.step != Step::Copy => Some((HandoverRole::Old, new)),
@@ -149,13 +155,14 @@ impl Placement {
         let Some(m) = &self.moving else { return Vec::new() };
         match m.step {
             Step::Copy => facts.unverified(&m.other, self.revision),
-            Step::Hand => facts.uninstalled(&self.cluster, self.revision),
+            Step::Hand => facts.behind(&self.cluster, self.revision),
             Step::Switch => facts.unswitched(self.revision),
             Step::Drain => {
                 let (sessions, unknown) = facts.left(&m.other, self.revision);
                 let sessions = (sessions > 0).then(|| format!("{sessions} sessions to end"));
                 sessions.into_iter().chain(unknown).collect()
             }
+            Step::Own => facts.behind(&self.cluster, self.revision),
             Step::Forget => facts.uninstalled(&m.other, self.revision),
         }
     }
@@ -174,6 +181,7 @@ impl Placement {
             Step::Hand => Some(self.with(&m.other, &self.cluster, Step::Switch, now_ms)),
             Step::Switch => Some(self.with(&self.cluster, &m.other, Step::Drain, now_ms)),
             Step::Drain => None,
+            Step::Own => Some(self.after(m, Step::Forget, now_ms)),
             Step::Forget => Some(Placement::at(&self.cluster)),
         }
     }
@@ -186,9 +194,12 @@ impl Placement {
         if waited < DRAIN_MS || (broken > 0 || !unknown.is_empty()) && waited < facts.drain_ms() {
             return None;
         }
-        let mut forget = self.with(&self.cluster, &m.other, Step::Forget, now_ms);
-        forget.moving.iter_mut().for_each(|m| m.broken = broken);
-        Some(forget)
+        Some(self.after(&Move { broken, ..m.clone() }, Step::Own, now_ms))
+    }
+
+    /// A later step of the same, in which as many sessions break.
+    fn after(&self, m: &Move, step: Step, since_ms: u64) -> Placement {
+        Placement { moving: Some(Move { step, since_ms, ..m.clone() }), ..Placement::at(&self.cluster) }
     }
 
     fn with(&self, cluster: &Name, other: &Name, step: Step, since_ms: u64) -> Placement {
@@ -199,18 +210,20 @@ impl Placement {
     /// In a few words: where it is, and how far it is on its way.
     pub fn words(&self, waits_for: &[String]) -> String {
         let Some(m) = &self.moving else { return "placed".into() };
+        let broken = match m.broken {
+            0 => String::new(),
+            n => format!(", and {n} sessions that had not ended in time break"),
+        };
         let (n, what) = match m.step {
             Step::Copy => (1, format!("{} takes it in", m.other)),
             Step::Hand => (2, format!("{} hands new connections over to {}", self.cluster, m.other)),
             Step::Switch => (3, format!("hosts turn from {} to {}", m.other, self.cluster)),
             Step::Drain => (4, format!("{} serves what was on its way, and its sessions", m.other)),
-            Step::Forget if m.broken > 0 => {
-                (5, format!("{} forgets it, and {} sessions that had not ended in time break", m.other, m.broken))
-            }
-            Step::Forget => (5, format!("{} forgets it", m.other)),
+            Step::Own => (5, format!("{} asks {} no more{broken}", self.cluster, m.other)),
+            Step::Forget => (6, format!("{} forgets it{broken}", m.other)),
         };
         let waits = if waits_for.is_empty() { String::new() } else { format!("; waits for {}", waits_for.join(", ")) };
-        format!("moving {n}/5: {what}{waits}")
+        format!("moving {n}/6: {what}{waits}")
     }
 }
 
@@ -305,6 +318,9 @@ mod tests {
             nodes_of(cluster).into_iter().filter(heard).collect()
         }
         fn uninstalled(&self, cluster: &Name, revision: u64) -> Vec<String> {
+            self.unverified(cluster, revision)
+        }
+        fn behind(&self, cluster: &Name, revision: u64) -> Vec<String> {
             self.unverified(cluster, revision)
         }
         fn unswitched(&self, revision: u64) -> Vec<String> {
@@ -458,15 +474,23 @@ mod tests {
         // For as long as it may take, and no longer: then it is said how many break.
         w.patience = 5 * DRAIN_MS;
         assert_eq!(w.now().next(&w, 5 * DRAIN_MS - 1), None);
-        let forget = w.now().next(&w, 5 * DRAIN_MS).unwrap();
-        assert_eq!(forget.words(&[]), "moving 5/5: a forgets it, and 1 sessions that had not ended in time break");
+        let own = w.now().next(&w, 5 * DRAIN_MS).unwrap();
+        assert_eq!(own.words(&[]), "moving 5/6: b asks a no more, and 1 sessions that had not ended in time break");
+        let forget = Placement { revision: 5, ..own }.next(&w, 0).unwrap();
+        assert_eq!(forget.words(&[]), "moving 6/6: a forgets it, and 1 sessions that had not ended in time break");
         // A node that is away has not said what it has.
         w.sessions.clear();
         w.heard_nodes.remove("a2");
         assert_eq!((w.now().next(&w, DRAIN_MS), w.now().waits_for(&w)), (None, vec!["a2".to_string(),]));
         everybody_follows(&mut w);
-        let forget = w.now().next(&w, DRAIN_MS).unwrap();
-        assert_eq!((forget.words(&[]).as_str(), forget.handover(&clusters[1])), ("moving 5/5: a forgets it", None));
+        let own = w.now().next(&w, DRAIN_MS).unwrap();
+        assert_eq!((own.words(&[]).as_str(), own.handover(&clusters[1])), ("moving 5/6: b asks a no more", None));
+        assert_eq!(own.handover(&clusters[0]), Some((HandoverRole::Old, &clusters[1])));
+        w.write(own);
+        // As long as one of the new one's nodes may ask, the old one can answer.
+        assert_eq!((w.now().next(&w, 0), w.now().waits_for(&w)), (None, vec!["b1".to_string(), "b2".to_string()]));
+        everybody_follows(&mut w);
+        assert_eq!(w.now().next(&w, 0).unwrap().words(&[]), "moving 6/6: a forgets it");
     }
 
     #[test]
@@ -477,21 +501,23 @@ mod tests {
         let placed = Placement::at(&a);
         assert_eq!((placed.words(&[]).as_str(), placed.begin(&a, 0)), ("placed", None));
         let copy = placed.begin(&b, 0).unwrap();
-        assert_eq!(copy.words(&[]), "moving 1/5: b takes it in");
+        assert_eq!(copy.words(&[]), "moving 1/6: b takes it in");
         assert_eq!(copy.begin(&b, 0), None);
         let copy = Placement { revision: 2, ..copy };
-        assert_eq!(copy.words(&copy.waits_for(&w)), "moving 1/5: b takes it in; waits for b1, b2");
+        assert_eq!(copy.words(&copy.waits_for(&w)), "moving 1/6: b takes it in; waits for b1, b2");
         assert_eq!(copy.next(&w, 0), None);
         w.heard_nodes.extend(nodes_of("b").map(|n| (n, (2, 0))));
         let hand = Placement { revision: 3, ..copy.next(&w, 4).unwrap() };
-        assert_eq!(hand.words(&hand.waits_for(&w)), "moving 2/5: a hands new connections over to b; waits for a1, a2");
+        assert_eq!(hand.words(&hand.waits_for(&w)), "moving 2/6: a hands new connections over to b; waits for a1, a2");
         w.heard_nodes.extend(nodes_of("a").map(|n| (n, (5, 0))));
         let switch = Placement { revision: 3, ..hand.next(&w, 5).unwrap() };
-        assert_eq!(switch.words(&switch.waits_for(&w)), "moving 3/5: hosts turn from a to b; waits for h1");
+        assert_eq!(switch.words(&switch.waits_for(&w)), "moving 3/6: hosts turn from a to b; waits for h1");
         w.heard_hosts.insert("h1".into(), 3);
         let drain = switch.next(&w, 10).unwrap();
         assert_eq!((drain.next(&w, 10 + DRAIN_MS - 1), drain.holders().count()), (None, 2));
-        let forget = drain.next(&w, 10 + DRAIN_MS).unwrap();
+        let own = drain.next(&w, 10 + DRAIN_MS).unwrap();
+        w.heard_nodes.extend(nodes_of("b").map(|n| (n, (9, 0))));
+        let forget = own.next(&w, 10 + DRAIN_MS).unwrap();
         assert_eq!((forget.holders().collect::<Vec<_>>(), forget.abort(0)), (vec![&b], None));
         assert_eq!(serde_json::from_str::<Placement>(&serde_json::to_string(&forget).unwrap()).unwrap(), forget);
     }

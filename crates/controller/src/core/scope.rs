@@ -11,7 +11,7 @@
 use super::moving::Placement;
 use super::placement::Amounts;
 use super::serving::Shift;
-use model::{Handover, Kind, Model, Name, Nc, Object, Pair, Tenant};
+use model::{AddressRange, Handover, Kind, Model, Name, Nc, Object, Pair, Share, Tenant};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -120,11 +120,6 @@ impl Scope {
     pub fn named(&self) -> impl Iterator<Item = Object> + '_ {
         let handovers = self.handovers.values().cloned().map(|h| Object::Handover(Box::new(h)));
         self.ncs.values().cloned().map(Object::Nc).chain(self.shared.values().cloned()).chain(handovers)
-    }
-
-    /// Whether of any of its VPCs another cluster may have sessions.
-    pub fn hands_over(&self) -> bool {
-        !self.handovers.is_empty()
     }
 
     /// Follows what it is told of such VPCs: what its nodes need to hear besides.
@@ -309,7 +304,13 @@ impl Scope {
             }
         }
         for pool in pools.into_iter().filter_map(|name| all.pools.get(name)) {
-            wanted.insert((Kind::PublicPool, pool.name.clone()), Object::PublicPool(pool.clone()));
+            let mut pool = pool.clone();
+            if pool.shares.is_empty() {
+                // Nobody gives out of what is not divided yet.
+                let nobodys = |range: &AddressRange| Share { range: *range, ports: None, node: None, leaving: false };
+                pool.shares = pool.ranges.iter().map(nobodys).collect();
+            }
+            wanted.insert((Kind::PublicPool, pool.name.clone()), Object::PublicPool(pool));
         }
         let bindings = all.bindings.values().filter(|b| self.vpcs.contains(&b.vpc));
         let mut groups: Vec<&Name> = bindings.flat_map(|b| &b.groups).collect();

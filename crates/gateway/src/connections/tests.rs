@@ -18,6 +18,7 @@ fn spec(pools: [usize; 2]) -> NatSpec {
         ports: (1024, 1151),
         block: 64,
         reuse: false,
+        shares: None,
     };
     let snat = |(vni, pool): (u32, usize)| SnatSpec {
         vni: Vni(vni),
