@@ -5,7 +5,7 @@
 use crate::core::admission::Admission;
 use crate::core::assign::{Assignment, ClusterView, Wanted};
 use crate::core::fleet::NodeView;
-use crate::core::moving::{Facts, Placement};
+use crate::core::moving::{Facts, Placement, Step};
 use crate::core::region::Places;
 use crate::keys;
 use crate::refusal::Refusal;
@@ -213,6 +213,9 @@ impl Controller {
             };
             self.audit.note(event);
         }
+        let breaks = changes.iter().filter_map(|(_, p)| p.as_ref()?.moving.as_ref()).filter(|m| m.step == Step::Own);
+        // Those that move together have one number.
+        self.metrics.broke(breaks.map(|m| m.broken).max().unwrap_or(0));
         let clusters = core.region.concerned(&changes);
         core.region.place(changes, revision);
         self.wakes.changed(&clusters);
