@@ -199,6 +199,7 @@ reasons! {
     ExtHeadersLong = 81, "ext_headers_long", Filter, "The chain of IPv6 extension headers is longer than 16 headers, so that the upper layer is not known (docs/design/extension-headers.md).", "Such a packet is built to get round filters: look at the sender.";
     ExtHeadersCut = 82, "ext_headers_cut", Filter, "The chain of IPv6 extension headers does not end in the packet, which may be a first fragment (RFC 7112).", "Look at the sender: a first fragment must have all headers.";
     ExtHeaderRefused = 83, "ext_header_refused", Filter, "The packet has an IPv6 extension header that is deprecated, stands where it must not, or leads elsewhere, or a protocol that nobody knows and no rule names (docs/design/extension-headers.md).", "Look at the sender; an unassigned or experimental protocol needs a rule that names it.";
+    HandoverFailed = 84, "handover_failed", Filter, "A packet of a session that another cluster may have, to which this node knows no tunnel address of the packet's outer family (docs/design/handover.md).", "Give the other Cluster an address of this family in `spec.addresses`, and this node a route to it.";
 }
 
 reasons! {

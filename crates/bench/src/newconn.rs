@@ -62,6 +62,7 @@ pub(crate) fn internet(workload: &Workload, connections: u32, salt: u64) -> Resu
         ports: (1024, 65535),
         block: 64,
         reuse: false,
+        shares: None,
     };
     let snats = (0..VPCS).map(|vpc| SnatSpec {
         vni: Vni(FIRST_VNI + vpc),

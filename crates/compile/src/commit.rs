@@ -38,10 +38,20 @@ impl CompilePlan for Plan {
         Commit {
             gateway: touched.gateway.then(|| gateway_settings(model.gateway())),
             nc_add: touched.ncs_after.difference(&touched.ncs_before).copied().collect(),
-            nc_remove: touched.ncs_before.difference(&touched.ncs_after).copied().collect(),
+            nc_remove: gone(touched.ncs_before.difference(&touched.ncs_after), model),
             tenants,
         }
     }
+}
+
+/// Addresses that something had, but for those that something else has too.
+fn gone<'a>(addresses: impl Iterator<Item = &'a IpAddr>, model: &Model) -> Vec<IpAddr> {
+    let mut addresses: Vec<IpAddr> = addresses.copied().collect();
+    if !addresses.is_empty() {
+        let left = model.tunnel_ends();
+        addresses.retain(|address| !left.contains(address));
+    }
+    addresses
 }
 
 pub(crate) fn full(model: &Model) -> Commit {

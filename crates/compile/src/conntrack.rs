@@ -49,6 +49,8 @@ pub struct ConntrackPlan {
     pub agent: Option<RemoteAgent>,
     /// For the sessions: the tunnel addresses of all NCs, which nobody may reach by way of the Internet.
     pub tunnel_ends: Arc<HashSet<IpAddr>>,
+    /// For the sessions: VPCs of which another cluster may have some, and its tunnel addresses.
+    pub handovers: BTreeMap<Vni, (HandoverRole, Vec<IpAddr>)>,
     /// For it: weights of VPCs whose connections migrate, where they are not 1.
     pub weights: BTreeMap<Vni, u32>,
 }
@@ -64,7 +66,7 @@ pub(crate) fn plan(model: &Model) -> ConntrackPlan {
         let vpcs = model.vpcs_by_vni().into_iter().map(|(vni, vpc)| (vni, u32::from(vpc.spec().weight)));
         plan.weights = vpcs.filter(|(_, weight)| *weight != 1).collect();
     }
-    plan.spec.pools = model.by_name().pools.values().map(|p| pool(p)).collect();
+    plan.spec.pools = model.by_name().pools.values().map(|p| pool(p, model.own_name())).collect();
     let vni = |vpc: &Name| model.vpc_of_name(vpc).map(|vpc| vpc.spec().vni);
     for s in model.by_name().snats.values() {
         let Some(vni) = vni(&s.vpc) else { continue };
@@ -91,6 +93,8 @@ pub(crate) fn plan(model: &Model) -> ConntrackPlan {
     plan.public = public(model, &plan.spec);
     plan.inline = inline(model);
     plan.tunnel_ends = model.tunnel_ends();
+    let handover = |h: &Handover| Some((vni(&h.vpc)?, (h.role, h.to.clone())));
+    plan.handovers = model.by_name().handovers.values().filter_map(|h| handover(h)).collect();
     plan
 }
 
@@ -219,9 +223,22 @@ pub fn state_table(g: &Gateway) -> Option<conntrack_compact::Spec> {
     Some(conntrack_compact::Spec { registers, fingerprint, migration, ..usual })
 }
 
-fn pool(p: &PublicPool) -> PoolSpec {
+fn pool(p: &PublicPool, own: Option<&str>) -> PoolSpec {
     let ranges = p.ranges.iter().map(|r| (r.first.into(), r.last.into())).collect();
-    PoolSpec { name: p.name.to_string(), ranges, ports: p.ports, block: p.block, reuse: p.reuse_ports }
+    let shares = (!p.shares.is_empty()).then(|| shares(p, own).map(|(_, share)| share).collect());
+    PoolSpec { name: p.name.to_string(), ranges, ports: p.ports, block: p.block, reuse: p.reuse_ports, shares }
+}
+
+/// The shares of a pool that a node has, as described and as the translator takes them.
+pub fn shares<'p>(
+    pool: &'p PublicPool,
+    own: Option<&'p str>,
+) -> impl Iterator<Item = (&'p Share, conntrack::nat::Share)> {
+    let mine = pool.shares.iter().filter(move |s| own.is_some() && s.node.as_deref() == own);
+    mine.map(|s| {
+        let addresses = (s.range.first.into(), s.range.last.into());
+        (s, conntrack::nat::Share { addresses, ports: s.ports.unwrap_or((0, u16::MAX)), leaving: s.leaving })
+    })
 }
 
 fn snat(s: &Snat, vni: Vni, pools: &HashMap<&Name, usize>) -> SnatSpec {

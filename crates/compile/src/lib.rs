@@ -7,7 +7,7 @@ mod conntrack;
 
 use abi::Vni;
 pub use commit::{gateway_settings, CompilePlan};
-pub use conntrack::{durations, state_table, ConntrackPlan, InlinePlan};
+pub use conntrack::{durations, shares, state_table, ConntrackPlan, InlinePlan};
 
 use model::Model;
 use tables::Commit;

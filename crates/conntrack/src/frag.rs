@@ -159,6 +159,11 @@ impl FragTable {
         self.datagrams.get(key).is_some_and(|d| d.spoilt)
     }
 
+    /// Whether the first fragment of a datagram has come.
+    pub fn knows(&self, key: &FragKey) -> bool {
+        self.datagrams.get(key).is_some_and(|d| d.ports.is_some())
+    }
+
     /// An empty one.
     pub fn new(limits: FragLimits) -> FragTable {
         FragTable {

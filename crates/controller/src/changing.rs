@@ -6,12 +6,14 @@
 //! gets an answer of its own. Only changes of what is inside VPCs join others: of those a plan can be taken back in any state of the rest, and
 //! who may make them does not depend on one that is planned before. All others, and those that compare with what somebody saw, go alone.
 
+use crate::core::access::Principal;
+use crate::core::credentials::Sort;
 use crate::core::region::{Proposal, Unfit, Wish};
 use crate::keys;
 use crate::refusal::Refusal;
 use crate::service::{Caller, Controller, Core};
 use crate::store::{Compare, Outcome, Write};
-use model::{ConfigError, Documents, Kind};
+use model::{Access, ConfigError, Documents, Kind};
 use node::audit::{Event, Origin};
 use node::body::read_documents;
 use node::consent::{objects, Consent, Deletes};
@@ -38,13 +40,15 @@ struct Request {
     whole: bool,
     consent: Consent,
     parse_s: f64,
+    /// Of the controller itself: pools are divided as is due when it has its turn.
+    divides: bool,
 }
 
 impl Request {
     /// Whether it may be planned with others. [`Proposal::joins_others`] says it of what came of it.
     fn joins_others(&self) -> bool {
         let kinds = self.docs.puts.iter().map(|i| i.object.kind()).chain(self.docs.deletes.iter().map(|d| d.0));
-        let alone = self.whole || self.consent.base.is_some() || !self.errors.is_empty();
+        let alone = self.divides || self.whole || self.consent.base.is_some() || !self.errors.is_empty();
         !alone && self.docs.len() <= JOINING_MAX && { kinds }.all(|k| matches!(k, Kind::Vm | Kind::Route))
     }
 }
@@ -96,12 +100,40 @@ impl Controller {
             }
         };
         let (parse_s, whole) = (begun.elapsed().as_secs_f64(), mode == Mode::Replace);
+        let (caller, consent) = (caller.clone(), consent.clone());
+        let divides = false;
+        self.change(Request { number: 0, what, caller, docs, errors, whole, consent, parse_s, divides })
+    }
+
+    /// Divides pools anew among the nodes that serve them, as far as that is due. Whether any was.
+    pub(crate) fn divide_due(&self) -> Result<bool, Refusal> {
+        if self.replica.as_ref().is_some_and(|replica| !replica.writes()) || self.core().divisions().is_empty() {
+            return Ok(false);
+        }
+        let principal = Principal { role: "controller".into(), access: Access::Operator, tenant: None, node: None };
+        let caller = Caller { principal, credential: (String::new(), Sort::Token), from: String::new() };
+        let (docs, errors, consent) = (Documents::new(), Vec::new(), Consent::default());
+        let request = Request {
+            number: 0,
+            what: "divide",
+            caller,
+            docs,
+            errors,
+            whole: false,
+            consent,
+            parse_s: 0.0,
+            divides: true,
+        };
+        self.change(request).map(|report| report.committed)
+    }
+
+    /// A change that waits for its turn.
+    fn change(&self, request: Request) -> Answer {
         let number = {
             let mut queue = self.changes.queue.lock();
             queue.number += 1;
             let number = queue.number;
-            let (caller, consent) = (caller.clone(), consent.clone());
-            queue.requests.push_back(Request { number, what, caller, docs, errors, whole, consent, parse_s });
+            queue.requests.push_back(Request { number, ..request });
             number
         };
         loop {
@@ -224,6 +256,8 @@ impl Core {
     fn plan(&mut self, request: &Request) -> Result<(Proposal, ApplyReport, Vec<Compare>), Refusal> {
         let begun = Instant::now();
         let Request { caller, docs, errors, whole, consent, .. } = request;
+        let made = request.divides.then(|| self.divisions());
+        let docs = made.as_ref().unwrap_or(docs);
         if !errors.is_empty() {
             let errors = self.region.errors_of(docs, errors.clone(), *whole);
             return Err(Refusal::Wrong(errors.iter().map(|e| e.to_string()).collect()));
@@ -234,7 +268,11 @@ impl Core {
         let compares = since(docs, *whole, consent, self.region.revision())?;
         let before = objects(self.region.model());
         let wish = if *whole { Wish::All(docs) } else { Wish::Some(docs) };
-        let proposal = self.region.propose(&wish, &caller.principal).map_err(|unfit| match unfit {
+        let proposal = match request.divides {
+            true => self.region.propose_division(docs),
+            false => self.region.propose(&wish, &caller.principal),
+        };
+        let proposal = proposal.map_err(|unfit| match unfit {
             Unfit::Wrong(errors) => Refusal::Wrong(errors.iter().map(|e| e.to_string()).collect()),
             Unfit::Forbidden(why) => Refusal::Forbidden(why),
         })?;
@@ -243,6 +281,7 @@ impl Core {
         let consent = Consent { base: None, ..consent.clone() };
         let refusal = consent.to_plan(&deletes, "").err().map(wrong);
         let refusal = refusal.or_else(|| self.finds_no_cluster(&proposal).map(|why| Refusal::Wrong(vec![why])));
+        let refusal = refusal.or_else(|| self.lacks_public(&proposal).map(|why| Refusal::Wrong(vec![why])));
         if let Some(refusal) = refusal {
             self.region.discard(proposal);
             return Err(refusal);

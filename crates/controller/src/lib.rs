@@ -13,6 +13,7 @@ mod changing;
 pub mod config;
 pub mod core;
 mod credentials;
+mod dividing;
 pub mod init;
 mod keys;
 mod listing;

@@ -37,16 +37,26 @@ struct RefusalLabels {
 pub struct Metrics {
     requests: Family<RequestLabels, Histogram, fn() -> Histogram>,
     refusals: Family<RefusalLabels, Counter>,
+    broken: Counter,
 }
 
 impl Default for Metrics {
     fn default() -> Metrics {
         let histogram: fn() -> Histogram = || Histogram::new(BOUNDS);
-        Metrics { requests: Family::new_with_constructor(histogram), refusals: Family::default() }
+        Metrics {
+            requests: Family::new_with_constructor(histogram),
+            refusals: Family::default(),
+            broken: Counter::default(),
+        }
     }
 }
 
 impl Metrics {
+    /// Sessions break, since they have not ended in time in a cluster that their tenant has left.
+    pub fn broke(&self, sessions: u64) {
+        self.broken.inc_by(sessions);
+    }
+
     /// A request of the table was answered. Of an answer without an end the time is that until it began.
     pub fn answered(&self, method: &str, path: &str, status: StatusCode, took: Duration) {
         let labels = RequestLabels { method: method.into(), path: path.into(), code: status.as_u16().into() };
@@ -69,6 +79,11 @@ impl Metrics {
             "tunny_controller_refusals",
             "Requests that were refused and stand in the audit log, by reason",
             self.refusals.clone(),
+        );
+        registry.register(
+            "tunny_controller_sessions_broken",
+            "Sessions that had not ended in time in a cluster that their tenant has left",
+            self.broken.clone(),
         );
         registry.register_with_unit(
             "tunny_controller_request",

@@ -5,7 +5,7 @@
 use crate::core::admission::Admission;
 use crate::core::assign::{Assignment, ClusterView, Wanted};
 use crate::core::fleet::NodeView;
-use crate::core::moving::{Facts, Placement};
+use crate::core::moving::{Facts, Placement, Step};
 use crate::core::region::Places;
 use crate::keys;
 use crate::refusal::Refusal;
@@ -15,6 +15,7 @@ use model::{Kind, Name, Object};
 use node::audit::{Event, Origin};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -71,12 +72,17 @@ impl Facts for Core {
             }
             n.probes.is_some_and(|probes| probes.revision < revision).then(|| format!("{} (not probed)", n.name))
         };
-        nodes.into_iter().filter_map(waits).collect()
+        nodes.into_iter().filter_map(waits).chain(self.without_public(cluster)).collect()
     }
 
     fn uninstalled(&self, cluster: &Name, revision: u64) -> Vec<String> {
         let here = self.nodes_of(cluster).filter(|n| !matches!(n.state.as_str(), "away" | "unknown"));
         here.filter(|n| n.installed < revision.min(n.intent)).map(|n| n.name).collect()
+    }
+
+    fn behind(&self, cluster: &Name, revision: u64) -> Vec<String> {
+        let behind = |n: &NodeView| n.state == "unknown" || n.installed < revision.min(n.intent);
+        self.nodes_of(cluster).filter(behind).map(|n| format!("{} ({})", n.name, n.state)).collect()
     }
 
     fn unswitched(&self, revision: u64) -> Vec<String> {
@@ -85,6 +91,28 @@ impl Facts for Core {
             .into_iter()
             .map(|host| format!("host {host}"))
             .collect()
+    }
+
+    fn left(&self, cluster: &Name, revision: u64) -> (u64, Vec<String>) {
+        let those = self.region.placed().iter().filter(|(_, p)| p.revision == revision);
+        let tenants = those.filter_map(|(name, _)| self.region.model().by_name().tenants.get(name));
+        let vpcs: BTreeSet<&str> = tenants.flat_map(|t| &t.vpcs).map(|vpc| &**vpc).collect();
+        let (mut sessions, mut unknown) = (0, Vec::new());
+        for node in self.nodes_of(cluster) {
+            let here = !matches!(node.state.as_str(), "away" | "unknown");
+            match self.fleet.handovers(&node.name).filter(|_| here && node.installed >= revision.min(node.intent)) {
+                Some(told) => {
+                    let of = told.iter().filter(|(vpc, _)| vpcs.contains(vpc.as_str()));
+                    sessions += of.map(|(_, h)| h.sessions).sum::<u64>();
+                }
+                None => unknown.push(format!("{} ({})", node.name, node.state)),
+            }
+        }
+        (sessions, unknown)
+    }
+
+    fn drain_ms(&self) -> u64 {
+        u64::from(self.region.model().region().map_or(model::DRAIN_S, |r| r.drain)) * 1000
     }
 }
 
@@ -140,7 +168,9 @@ impl Controller {
             news.mark_unchanged();
             words.mark_unchanged();
             let controller = self.clone();
-            let placed = tokio::task::spawn_blocking(move || controller.place_due(now_ms())).await;
+            let work =
+                move || -> Result<bool, Refusal> { Ok(controller.place_due(now_ms())? | controller.divide_due()?) };
+            let placed = tokio::task::spawn_blocking(work).await;
             match placed {
                 // Perhaps the next step is due at once.
                 Ok(Ok(true)) => continue,
@@ -183,6 +213,9 @@ impl Controller {
             };
             self.audit.note(event);
         }
+        let breaks = changes.iter().filter_map(|(_, p)| p.as_ref()?.moving.as_ref()).filter(|m| m.step == Step::Own);
+        // Those that move together have one number.
+        self.metrics.broke(breaks.map(|m| m.broken).max().unwrap_or(0));
         let clusters = core.region.concerned(&changes);
         core.region.place(changes, revision);
         self.wakes.changed(&clusters);
@@ -233,6 +266,9 @@ impl Controller {
         let wrong = |why: String| Refusal::Wrong(vec![why]);
         let tenants =
             Assignment::of(&core.region, &core.fleet, now_ms() / 1000).with(tenant, &cluster.name).map_err(wrong)?;
+        if let Some(why) = core.no_public_for(&tenants, &cluster.name) {
+            return Err(wrong(why));
+        }
         let begun = begin(&core, &tenants, &cluster.name);
         let changes = begun.ok_or_else(|| wrong(format!("Tenant `{tenant}` is in {to}, or on its way somewhere")))?;
         self.write_places(&mut core, changes, &caller.origin())?;

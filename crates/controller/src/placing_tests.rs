@@ -87,6 +87,11 @@ impl World {
 
     /// The same, and of what they should hold what their probes came to.
     fn nodes_say(&self, names: &[&str], probes: impl Fn(u64) -> Option<probes::Report>) {
+        self.nodes_tell(names, |revision| Report { probes: probes(revision), ..Report::default() });
+    }
+
+    /// The same, and more.
+    fn nodes_tell(&self, names: &[&str], more: impl Fn(u64) -> Report) {
         let mut core = self.controller().core();
         for name in names {
             let node: Name = (*name).into();
@@ -98,7 +103,7 @@ impl World {
             core.fleet.came(&node, "192.0.2.1:5", now_ms());
             core.fleet.reported(
                 &node,
-                Report { installed: intent, verified: intent, usage, probes: probes(intent), ..Report::default() },
+                Report { installed: intent, verified: intent, usage, ..more(intent) },
                 intent,
                 now_ms(),
             );
@@ -270,9 +275,9 @@ fn a_move_goes_on_after_a_kill_at_every_step() {
     assert_eq!([world.tenant("red").cluster, world.tenant("blue").cluster], ["a", "a"]);
     let moved = world.controller().move_tenant(&caller(), "red", "b").unwrap();
     assert_eq!(moved.len(), 2);
-    for (words, both) in [("1/4", true), ("2/4", true), ("3/4", true), ("4/4", false)] {
+    for (words, both) in [("1/6", true), ("2/6", true), ("3/6", true), ("4/6", true), ("5/6", true), ("6/6", false)] {
         // One that is killed in the last step finds nobody to wait for, and ends it.
-        if words != "4/4" {
+        if words != "6/6" {
             world.again();
         }
         world.settle(now_ms());
@@ -282,9 +287,9 @@ fn a_move_goes_on_after_a_kill_at_every_step() {
             assert_eq!((world.holds("a", tenant), world.holds("b", tenant)), (both, true), "{words}");
         }
         let upstream = world.controller().core().region.upstream(101).cloned().unwrap();
-        assert_eq!(&*upstream, if words == "1/4" { "a" } else { "b" });
+        assert_eq!(&*upstream, if matches!(words, "1/6" | "2/6") { "a" } else { "b" });
         match words {
-            "1/4" => {
+            "1/6" => {
                 assert!(world.tenant("red").state.contains("waits for b1 (unknown), b2 (unknown)"));
                 world.nodes_report(&["b1"]);
                 world.settle(now_ms());
@@ -292,14 +297,35 @@ fn a_move_goes_on_after_a_kill_at_every_step() {
                 world.nodes_report(&NODES);
                 world.settle(now_ms());
             }
-            "2/4" => {
+            "2/6" => {
+                assert!(world.tenant("red").state.ends_with("waits for a1 (unknown), a2 (unknown)"));
+                world.nodes_report(&["a1"]);
+                world.settle(now_ms());
+                assert!(world.tenant("red").state.ends_with("waits for a2 (unknown)"));
+                world.nodes_report(&NODES);
+                world.settle(now_ms());
+            }
+            "3/6" => {
                 assert!(world.tenant("red").state.ends_with("waits for host h1"));
                 world.host_switches();
                 world.settle(now_ms());
             }
-            "3/4" => {
+            "4/6" => {
+                // A node has sessions of one of them: none goes on alone.
+                let of = |sessions| node::handover::HandoverView { sessions, ..Default::default() };
+                let with = |n| move |_| Report { handovers: [("blue".into(), of(n))].into(), ..Report::default() };
+                world.nodes_tell(&NODES, with(0));
+                world.nodes_tell(&["a2"], with(7));
+                let late = now_ms() + 2 * crate::core::moving::DRAIN_MS;
+                world.settle(late);
+                let states = ["red", "blue"].map(|t| world.tenant(t).state);
+                assert!(states.iter().all(|s| s.ends_with("waits for 7 sessions to end")), "{states:?}");
+                world.nodes_tell(&["a2"], with(0));
+                world.settle(late);
+            }
+            "5/6" => {
                 world.nodes_report(&NODES);
-                world.settle(now_ms() + 2 * crate::core::moving::DRAIN_MS);
+                world.settle(now_ms());
                 world.nodes_report(&["a1"]);
             }
             _ => {
@@ -369,11 +395,11 @@ fn a_new_cluster_takes_tenants_once_its_nodes_are_probed_and_step_by_step() {
     world.nodes_say(&["a2"], |revision| probed(revision - 1));
     world.settle(now_ms());
     let state = world.tenant("red").state;
-    assert!(state.contains("1/4") && state.ends_with("waits for a2 (not probed)"), "{state}");
+    assert!(state.contains("1/6") && state.ends_with("waits for a2 (not probed)"), "{state}");
     world.nodes_say(&["a2"], failed);
     world.settle(now_ms());
     assert!(world.tenant("red").state.ends_with("waits for a2 (out)"), "{}", world.tenant("red").state);
     world.nodes_say(&["a2"], probed);
     world.settle(now_ms());
-    assert!(world.tenant("red").state.contains("2/4"));
+    assert!(world.tenant("red").state.contains("2/6"));
 }

@@ -11,6 +11,7 @@ use wire::protocol;
 
 use crate::connections::SessionView;
 use crate::frame::Verdict;
+use crate::handover;
 use crate::l4::{Icmp, L4};
 use crate::packet::{Packet, Resumed};
 use crate::pair::{alone, evaluate, first_service, note, service_of, Pair, Permit, RuleQuery};
@@ -74,6 +75,9 @@ pub(crate) fn judge<R: Recorder>(
         // It has no flags: it may go where its connection is.
         return match table.knows(&key) {
             true => Ok(()),
+            false if handover::wanted(sight, p, false) => {
+                Ok(by_itself(w, sight, p, pair, ports, DropReason::HandoverFailed)?)
+            }
             false => Ok(by_itself(w, sight, p, pair, ports, DropReason::FragmentUnknown)?),
         };
     }
@@ -88,6 +92,13 @@ pub(crate) fn judge<R: Recorder>(
         w.note(p, Stage::Filter, Event::Migrated { vni: key.vni(), prefix });
     }
     let pick_up = pair.policy & POLICY_PICKUP != 0;
+    if state == STATES_NONE && !table.knows(&key) && handover::wanted(sight, p, kind == Kind::Syn) {
+        // What rules without state let go on needs no connection.
+        return match alone(sight, pair, ports) {
+            Some(service) => Ok(evaluate(w, sight, p, pair.query(service, ports.0), true).map(|_| ())?),
+            None => Err(DropReason::HandoverFailed.into()),
+        };
+    }
     match verdict {
         conntrack_compact::Verdict::Accept => {
             if R::ON {

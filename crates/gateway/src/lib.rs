@@ -26,6 +26,7 @@ mod flow_cache;
 mod fragment;
 mod frame;
 mod framing;
+mod handover;
 mod icmp;
 mod l4;
 mod nat;
@@ -46,6 +47,7 @@ extern crate self as gateway;
 pub use connections::{BeginLog, Connections, EndLog, RefusalLog, Refused};
 pub use flow_cache::FlowCache;
 pub use frame::{Batch, Frame, Generated, Output, Unresolved, Verdict, Waiting, BATCH_MAX, HEADROOM};
+pub use handover::{Handover, Handovers, Role};
 pub use nat::Nat;
 pub use record::{Event, NoRecorder, ProbeTrace, Recorder, Scope, Trace};
 
@@ -165,12 +167,9 @@ impl Gateway {
         let bytes = frames.iter().map(|f| f.len as u64).sum();
         let (rx, sent) = (Count { packets: frames.len() as u64, bytes }, Count::default());
         let guard = self.sessions.as_ref().map(|(all, sessions)| (all, sessions.enter()));
-        let rules = self.sessions.as_ref().map(|(all, _)| (all.rules(), all.states()));
-        let sessions = guard.as_ref().zip(rules.as_ref()).map(|((all, guard), (rules, states))| SessionView {
-            connections: all,
-            guard,
-            filter: rules,
-            states: states.as_deref(),
+        let rules = self.sessions.as_ref().map(|(all, _)| (all.rules(), all.states(), all.handovers()));
+        let sessions = guard.as_ref().zip(rules.as_ref()).map(|((all, guard), (rules, states, handovers))| {
+            SessionView { connections: all, guard, filter: rules, states: states.as_deref(), handovers }
         });
         let idents = &mut self.idents;
         let (walking, prefetched, now, queued) = (0, 0, now_ns, Vec::new());

@@ -8,6 +8,7 @@ use tables::{BucketRef, Tenant, VmEntry, Walk};
 
 use crate::connections::Known;
 use crate::frame::Frame;
+use crate::handover::Mark;
 use crate::l4::L4;
 
 /// What the inner frame is.
@@ -165,6 +166,8 @@ pub(crate) struct Packet {
     pub hairpin: bool,
     /// It passes an inline pair: from the server, or to it. None: it came by an uplink.
     pub server: Option<Direction>,
+    /// Another gateway has handed it over.
+    pub mark: Mark,
     /// Line of its session's record, once that is known.
     pub session: LineNo,
     /// POLICY word of the VPC at hand, where nat has asked for it.
@@ -234,6 +237,7 @@ impl Packet {
         inward: false,
         hairpin: false,
         server: None,
+        mark: Mark::None,
         session: LineNo(0),
         policy: 0,
         prefetched: None,
@@ -261,6 +265,7 @@ impl Packet {
         self.inward = false;
         self.hairpin = false;
         self.server = None;
+        self.mark = Mark::None;
         self.policy = 0;
         self.prefetched = None;
         self.public = None;
@@ -324,6 +329,7 @@ mod tests {
             inward: true,
             hairpin: true,
             server: Some(Direction::Out),
+            mark: Mark::Handed,
             policy: 7,
             prefetched: Some((l4, Candidates::default())),
             public: Some(PublicEndpoint { addr: [9, 9, 9, 9].into(), port: 1 }),
@@ -340,7 +346,7 @@ mod tests {
         );
         assert_eq!((p.attributed, p.located, p.next, p.hops, p.room), (false, false, Next::Nothing, 0, 0));
         assert_eq!((p.inward, p.hairpin, p.policy, p.prefetched.is_none(), p.public), (false, false, 0, true, None));
-        assert_eq!(p.server, None);
+        assert_eq!((p.server, p.mark), (None, Mark::None));
         assert_eq!((p.dst_vpc().vni, p.v6()), (RED, false));
     }
 

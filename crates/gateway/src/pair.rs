@@ -13,8 +13,9 @@ use wire::{be, icmpv4, ipv6, protocol, tcp};
 use crate::connection;
 use crate::connections::{epoch, Made, SessionView};
 use crate::frame::Verdict;
+use crate::handover;
 use crate::l4::{Icmp, L4};
-use crate::nat::outward::{begins, ip_of};
+use crate::nat::outward::{begins, ip_of, opens};
 use crate::nat::related::quote_of;
 use crate::packet::{Addr, Packet};
 use crate::record::{Event, Recorder};
@@ -166,6 +167,7 @@ fn connection<R: Recorder>(
     let mut pair = Pair { frame: f, packet, l4, from, to, policy: policy(w, p), server: p.server };
     match l4.icmp {
         Icmp::Error if related(sight, &pair)? => Ok(()),
+        Icmp::Error if handover::wanted(sight, p, false) => Err(DropReason::HandoverFailed.into()),
         // A message that has no session is judged by itself.
         _ if single(&l4) => Ok(evaluate(w, sight, p, pair.query(first_service(&pair, (0, 0)), 0), true).map(|_| ())?),
         _ => with_session(w, sight, p, &mut pair),
@@ -357,6 +359,9 @@ fn with_session<R: Recorder>(
     sight.first_fits(Some(place), l4, w.now).map_err(|why| overlap(why, l4, sight))?;
     let ports = match l4.later() {
         true => {
+            if p.known().is_none() && handover::wanted(sight, p, false) && !sight.knows_first(Some(place), l4) {
+                return Err(DropReason::HandoverFailed.into());
+            }
             let known = p.known().map_or_else(|| sight.later_ports(Some(place), l4, pair.frame.data(), w.now), Ok);
             let (ports, upper) = known.map_err(|why| overlap(why, l4, sight))?;
             l4.proto = upper;
@@ -498,6 +503,7 @@ fn begin<R: Recorder>(
     (key, direction): (PairKey, Direction),
     ports: (u16, u16),
 ) -> Result<(), DropReason> {
+    let elsewhere = handover::wanted(sight, p, opens(&pair.l4, pair.packet));
     let service = match pair.l4.later() {
         false if begins(&pair.l4, pair.packet, pair.policy) => Ok(first_service(pair, ports)),
         later => {
@@ -510,11 +516,15 @@ fn begin<R: Recorder>(
         (query, sight.filter.judge(query.from, query.to, query.service))
     });
     let (query, verdict) = match verdict {
-        Ok((query, verdict)) if verdict.deny.is_none() && !verdict.stateless() => (query, verdict),
+        Ok((query, verdict)) if verdict.deny.is_none() && !verdict.stateless() && !elsewhere => (query, verdict),
         other => {
             let missed = sight.connections.tracker().find_pair(&key);
             return match missed {
                 Some(session) if keep(w, sight, p, pair, (session, direction))? => Ok(()),
+                // What rules without state let go on needs no session, whoever has one.
+                _ if elsewhere && !other.is_ok_and(|(_, verdict)| verdict.deny.is_none() && verdict.stateless()) => {
+                    Err(DropReason::HandoverFailed)
+                }
                 _ => settle(w, sight, p, other?, true).map(|_| ()),
             };
         }

@@ -91,6 +91,8 @@ pub enum Event {
     Fragmented { fragments: usize },
     /// The frame before and after the rewrite.
     Bytes { before: Vec<u8>, after: Vec<u8> },
+    /// Another cluster may have its session: it is handed over, or, after it was handed over to here, handed back.
+    HandedOver { to: IpAddr, back: bool },
     /// A packet that is sent besides.
     Generated { bytes: Vec<u8>, ifindex: IfIndex },
     /// The session of a packet to or from the Internet.
@@ -221,6 +223,9 @@ impl std::fmt::Display for Event {
             Event::Migrated { vni, prefix } => write!(f, "migrated prefix {prefix} of vni {vni}"),
             Event::Pair { key, state, begun } => {
                 write!(f, "{} {key}, {state}", if *begun { "session begins:" } else { "session" })
+            }
+            Event::HandedOver { to, back } => {
+                write!(f, "its session may be another cluster's: handed {} to {to}", if *back { "back" } else { "over" })
             }
             Event::Outcome { verdict } => match verdict {
                 Verdict::Forward { ifindex } => write!(f, "forwarded on port {ifindex}"),

@@ -20,14 +20,16 @@ pub(crate) fn with_work<T>(
 ) -> (T, Output) {
     let (mut output, mut idents) = (Output::default(), 0);
     let _inside = tables.enter();
-    let (sessions, rules) = (connections.map(|c| c.tracker().sessions()), connections.map(|c| (c.rules(), c.states())));
+    let (sessions, rules) =
+        (connections.map(|c| c.tracker().sessions()), connections.map(|c| (c.rules(), c.states(), c.handovers())));
     let guard = sessions.as_ref().map(|sessions| sessions.enter());
     let all = connections.zip(guard.as_ref()).zip(rules.as_ref());
-    let sight = all.map(|((connections, guard), (filter, states))| SessionView {
+    let sight = all.map(|((connections, guard), (filter, states, handovers))| SessionView {
         connections,
         guard,
         filter,
         states: states.as_deref(),
+        handovers,
     });
     let slot = tables.slots().1;
     let mut w = Work {

@@ -10,6 +10,7 @@ use tables::{Count, NexthopView, SlotCells, StatsSlot, Tables, Tenant};
 use crate::connections::{Known, SessionView};
 use crate::flow_cache::Flows;
 use crate::frame::{Frame, Generated, Output, Unresolved, Verdict, Waiting};
+use crate::handover;
 use crate::icmp;
 use crate::packet::{Addr, Packet};
 use crate::record::{Event, Recorder};
@@ -107,6 +108,10 @@ impl<R: Recorder> Work<'_, R> {
     #[cold]
     #[inline(never)]
     pub fn finish(&mut self, p: &mut Packet, f: &mut Frame<'_>, verdict: Verdict) {
+        let verdict = match verdict {
+            Verdict::Drop(DropReason::HandoverFailed) => handover::send(self, p, f).unwrap_or_else(Verdict::Drop),
+            verdict => verdict,
+        };
         match verdict {
             // What waited was counted as dropped when it came.
             Verdict::Drop(_) | Verdict::Pass if p.known().is_some() => (),

@@ -39,8 +39,14 @@ fn world() -> (Rig, Arc<Connections>) {
     let options = Options { sessions: 1000, initial: 64, salt: 5, ..Options::default() };
     let tracker = Tracker::new(Arc::new(conntrack::HeapMemory::new().unwrap()), options, rig.now).unwrap();
     let translator = Translator::new(3);
-    let pool =
-        PoolSpec { name: "p".into(), ranges: vec![(POOL, ELASTIC)], ports: (1024, 65535), block: 64, reuse: false };
+    let pool = PoolSpec {
+        name: "p".into(),
+        ranges: vec![(POOL, ELASTIC)],
+        ports: (1024, 65535),
+        block: 64,
+        reuse: false,
+        shares: None,
+    };
     let snat = SnatSpec {
         vni: RED,
         pools: vec![0],

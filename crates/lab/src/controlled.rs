@@ -9,12 +9,13 @@ use crate::demo::{self, Row, JUMBO};
 use crate::internet::Place;
 use crate::lifecycle::{self, Lab, Options};
 use crate::node::{Counters, Node};
-use crate::plan::{Names, Segment, BLUE6, HOSTS, PUBLIC_OF, VPCS};
+use crate::plan::{Names, Segment, BLUE6, ELASTIC, FORWARD, HOSTS, PUBLIC_OF, VPCS};
 use crate::progress::Progress;
 use crate::shell::{self, Namespace};
 use crate::state::Process;
 use crate::{bare, config, filter, internet, interrupt, region, stories, LabError};
 use serde_json::Value;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -57,7 +58,7 @@ pub(crate) struct Controlled {
 
 /// What the router spreads packets to a cluster over.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Over {
+pub(crate) enum Over {
     All,
     One,
 }
@@ -131,6 +132,13 @@ impl Controlled {
             net.run(&format!("ip route replace {v4}/32{hops4}"))?;
             net.run(&format!("ip -6 route replace {v6}/128{hops6}"))?;
         }
+        self.public(over)
+    }
+
+    /// Tells the router which node has which public address: of a pool the node whose part it is, of what is one VM's, and of addresses that go out
+    /// as they are, one of its cluster.
+    pub(crate) fn public(&self, over: Over) -> Result<(), LabError> {
+        let net = self.names().namespace("net");
         for (vpc, prefix, _) in PUBLIC_OF {
             let cluster = self.tenant(vpc)?.0;
             let Some((node, _, segment)) = NODES.iter().find(|n| n.1 == cluster) else { continue };
@@ -139,7 +147,44 @@ impl Controlled {
                 net.run(&format!("ip -6 route replace {BLUE6} via {} dev to-{node}", segment.node6()))?;
             }
         }
+        for (address, node) in self.shares()? {
+            let own = [ELASTIC, FORWARD].contains(&address);
+            let Some((node, _, segment)) = NODES.iter().find(|n| n.0 == node && !(own && over == Over::One)) else {
+                continue;
+            };
+            net.run(&format!("ip route replace {address}/32 via {} dev to-{node}", segment.node4()))?;
+        }
+        if over == Over::One {
+            for address in [ELASTIC, FORWARD] {
+                let _ = net.try_argv(&["ip", "route", "del", &format!("{address}/32")]);
+            }
+        }
         Ok(())
+    }
+
+    /// The node that each address of a pool is given to.
+    pub(crate) fn shares(&self) -> Result<Vec<(Ipv4Addr, String)>, LabError> {
+        let mut all = Vec::new();
+        for pool in self.list("publicpools")? {
+            let shares = pool["spec"]["shares"].as_array().cloned().unwrap_or_default();
+            for share in shares.iter().filter_map(|s| s.as_str()?.parse::<model::Share>().ok()) {
+                let Some(node) = &share.node else { continue };
+                let range = u32::from(share.range.first)..=u32::from(share.range.last);
+                all.extend(range.map(|address| (Ipv4Addr::from(address), node.to_string())));
+            }
+        }
+        Ok(all)
+    }
+
+    /// Waits until each node that serves a pool has a part of it, and the router knows whose is whose.
+    pub(crate) fn wait_for_shares(&self, over: Over) -> Result<(), LabError> {
+        self.wait("dividing the pools", |r| {
+            let of: Vec<String> = r.shares()?.into_iter().map(|(_, node)| node).collect();
+            let cluster = r.tenant("blue")?.0;
+            Ok(NODES.iter().filter(|n| n.1 == cluster).all(|n| of.iter().any(|node| node == n.0)))
+        })?;
+        self.wait_for_verified()?;
+        self.public(over)
     }
 
     /// Changes the MTU of the whole region.
@@ -257,7 +302,7 @@ fn tenants_yaml() -> String {
 fn gateway_yaml(cluster: &str, segment: Segment, engine: &str) -> String {
     let (_, v4, v6) = CLUSTERS.into_iter().find(|c| c.0 == cluster).expect("a node names a cluster of the plan");
     format!(
-        "apiVersion: tunny/v1\nkind: Gateway\nmetadata: {{name: gw}}\nspec:\n  vtep: {{ipv4: {v4}, ipv6: \"{v6}\"}}\n  uplinks: [up0]\n  engine: {engine}\n  internet:\n    via: [{}, \"{}\"]\n",
+        "apiVersion: tunny/v1\nkind: Gateway\nmetadata: {{name: gw}}\nspec:\n  vtep: {{ipv4: {v4}, ipv6: \"{v6}\"}}\n  uplinks: [up0]\n  engine: {engine}\n  internet:\n    via: [{}, \"{}\"]\n  sessions: {{timeouts: {{tcpClosing: 5, tcpReset: 2, icmp: 10}}}}\n",
         segment.router4(),
         segment.router6()
     )
@@ -377,13 +422,17 @@ fn rows(region: &mut Controlled, seconds: u32, progress: &Progress) -> Result<Ve
     region.wait_for_verified()?;
     progress.step("a bit flips in a gateway's tables");
     rows.push(stories::corrupted(region)?);
-    region.upstream(Over::One)?;
+    region.wait_for_shares(Over::All)?;
     let at = Place { lab: &region.lab, nodes: &region.nodes, seconds };
-    let mut alone = internet::run(at, progress)?;
+    rows.extend(internet::run(at, &internet::SHARED, progress)?);
+    region.upstream(Over::One)?;
+    let mut alone = internet::run(at, &internet::ALONE, progress)?;
     progress.step("rules: a security group is bound");
     region.apply("groups.yaml", &config::groups())?;
     region.wait_for_verified()?;
     alone.extend(filter::run(at, progress)?);
+    progress.step("a tenant moves, and its sessions stay to their end");
+    alone.push(stories::handed_over(region)?);
     rows.extend(alone.into_iter().map(|row| Row { route: row.route + demo::ALONE, ..row }));
     region.upstream(Over::All)?;
     rows.extend(bare::run(&region.lab, seconds, progress)?);

@@ -20,7 +20,7 @@ pub(crate) const JUMBO: u32 = 9000;
 pub(crate) const ALONE: &str = " (one node)";
 /// What that means, below the table.
 pub const ALONE_MEANS: &str =
-    "one node: rules and translation need sessions, which are one node's; the router used one node of each cluster";
+    "one node: where answers may come to another node than what they answer, the router used one node of each cluster";
 
 /// What is expected of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -45,7 +45,7 @@ type Seen = (IpAddr, u16);
 
 /// Who asked for a path, by the server's log: at least `wanted` requests, or as many as there are in the end. The server writes its
 /// log after its answer, so a request may be in it a little later.
-fn seen(lab: &Lab, path: &str, wanted: usize) -> Vec<Seen> {
+pub(crate) fn seen(lab: &Lab, path: &str, wanted: usize) -> Vec<Seen> {
     let deadline = Instant::now() + LOG_PATIENCE;
     loop {
         let seen = seen_by_now(lab, path);
@@ -195,17 +195,25 @@ impl<'a> Trial<'a> {
     }
 }
 
-/// All rows that go to the Internet or come from there.
-pub(crate) fn run(at: Place<'_>, progress: &Progress) -> Result<Vec<Row>, LabError> {
+/// A row, and what is said while it is tried.
+type Step = (&'static str, fn(Place<'_>) -> Result<Row, LabError>);
+
+/// Rows that go out by pools: each node has a part of them, to which answers come.
+pub(crate) const SHARED: [Step; 3] = [
+    ("VM to the Internet", out4),
+    ("path MTU through the translation", path_mtu),
+    ("two tenants, one private address", at_once),
+];
+/// Rows of addresses that are one VM's or go out as they are: answers come to any node.
+pub(crate) const ALONE: [Step; 3] = [
+    ("VM to the Internet, IPv6", out6),
+    ("Internet to VM, elastic address", elastic),
+    ("Internet to VM, port forward", forward),
+];
+
+/// Tries rows that go to the Internet or come from there.
+pub(crate) fn run(at: Place<'_>, steps: &[Step], progress: &Progress) -> Result<Vec<Row>, LabError> {
     let mut rows = Vec::new();
-    let steps: [(&str, fn(Place<'_>) -> Result<Row, LabError>); 6] = [
-        ("VM to the Internet", out4),
-        ("VM to the Internet, IPv6", out6),
-        ("path MTU through the translation", path_mtu),
-        ("two tenants, one private address", at_once),
-        ("Internet to VM, elastic address", elastic),
-        ("Internet to VM, port forward", forward),
-    ];
     for (what, row) in steps {
         progress.step(&format!("traffic: {what}"));
         rows.push(row(at)?);

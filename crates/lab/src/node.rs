@@ -240,6 +240,11 @@ impl Node {
         }
     }
 
+    /// The node's metrics as text.
+    pub fn metrics(&self) -> Result<String, LabError> {
+        self.body("/metrics")
+    }
+
     fn fail(&self, path: &str, what: &str) -> LabError {
         LabError::Node(format!("asking the node for {path} on {}: {what}", self.socket.display()))
     }

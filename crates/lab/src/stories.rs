@@ -2,14 +2,17 @@
 //! The rows of the demonstration that tell what became of the region: tenants placed and moved, the controller killed, a bit flipped in
 //! the memory of a gateway's tables.
 
-use crate::controlled::{Controlled, CLUSTERS};
+use crate::controlled::{Controlled, Over, CLUSTERS};
 use crate::demo::{Row, PINGS};
-use crate::plan::vm;
+use crate::internet::{curl, seen, url};
+use crate::node::Node;
+use crate::plan::{vm, WEB4};
 use crate::shell::Namespace;
 use crate::{traffic, LabError};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::net::IpAddr;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
@@ -112,6 +115,99 @@ pub(crate) fn moved(region: &mut Controlled, killed: bool) -> Result<Row, LabErr
     let took = took.as_secs_f64();
     let found = format!("blue, red: {from} → {to} in {took:.1} s; {lost} of {sent} packets lost{full}");
     Ok(story(what, found, problems))
+}
+
+/// Seconds of the connections that a move must not break.
+const HANDED_S: u32 = 16;
+
+/// A TCP transfer, and the bytes of each of its seconds.
+fn seconds_of(ns: &Namespace, to: &str) -> Result<Vec<u64>, LabError> {
+    let seconds = HANDED_S.to_string();
+    let output = ns.try_argv(&["iperf3", "-J", "--connect-timeout", "2000", "-b", "20M", "-t", &seconds, "-c", to])?;
+    let v: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    let of = |i: &Value| i["sum"]["bytes"].as_u64().unwrap_or(0);
+    match (v["error"].as_str(), v["intervals"].as_array()) {
+        (None, Some(intervals)) => Ok(intervals.iter().map(of).collect()),
+        (why, _) => Err(LabError::Node(format!("iperf3 to {to}: {}", why.unwrap_or("no result")))),
+    }
+}
+
+/// Moves green while green-1 has a connection to green-2, which a security group judges, and one to the Internet, through Snat: both go on in the
+/// old cluster, a new one begins in the new one.
+pub(crate) fn handed_over(region: &mut Controlled) -> Result<Row, LabError> {
+    let from = region.tenant("green")?.0;
+    let to = CLUSTERS.into_iter().map(|c| c.0).find(|c| *c != from).expect("there are two");
+    let (inside, web) = (vm("green-2").expect("in the plan").v4.0, WEB4.to_string());
+    let ns = region.names().namespace("green-1");
+    let transfers = [inside.to_string(), web].map(|to| {
+        let ns = ns.clone();
+        std::thread::spawn(move || seconds_of(&ns, &to))
+    });
+    std::thread::sleep(Duration::from_secs(2));
+    let begun = Instant::now();
+    region.operator(&["move", "green", to])?;
+    let mut problems = Vec::new();
+    // The router learns whose addresses are whose, as they pass from node to node.
+    region.wait("draining", |r| {
+        r.public(Over::One)?;
+        Ok(r.tenant("green")?.1.contains("sessions to end"))
+    })?;
+    let turned = begun.elapsed().as_secs_f64();
+    if turned > f64::from(HANDED_S) - 5.0 {
+        problems.push("the connections ended before the move".into());
+    }
+    let status = curl(&ns, &url(WEB4.into(), "/handed-over"))?;
+    if status != "200" {
+        problems.push(format!("a new connection: curl says {status}"));
+    }
+    let source = seen(&region.lab, "/handed-over", 1).last().map(|(address, _)| *address);
+    let shares = region.shares()?;
+    let of = shares.iter().find(|(address, _)| Some(IpAddr::V4(*address)) == source).map(|(_, node)| node.clone());
+    if !of.as_ref().is_some_and(|node| node.starts_with(to)) {
+        problems.push(format!("a new connection came from {source:?}, which is of {of:?}, not of cluster {to}"));
+    }
+    let handed: u64 = region.nodes_of(to).iter().map(|(_, node)| handed(node)).sum::<Result<u64, LabError>>()?;
+    if handed == 0 {
+        problems.push("nothing was handed over".into());
+    }
+    for transfer in transfers {
+        let seconds = transfer.join().unwrap_or_else(|_| Err(LabError::Node("the traffic failed".into())));
+        match seconds {
+            Ok(seconds) => {
+                let dry = seconds.iter().filter(|bytes| **bytes == 0).count();
+                if dry > 0 {
+                    problems.push(format!("{dry} of {} seconds without a byte", seconds.len()));
+                }
+            }
+            Err(why) => problems.push(why.to_string()),
+        }
+    }
+    let rest = region.wait_for_rest("green");
+    region.public(Over::One)?;
+    let took = begun.elapsed().as_secs_f64();
+    match rest {
+        Ok(at) if at == to => {}
+        Ok(at) => problems.push(format!("it is in {at}")),
+        Err(why) => problems.push(why.to_string()),
+    }
+    let broken = region.list("events")?.iter().any(|e| e["note"].as_str().is_some_and(|n| n.contains("break")));
+    if broken {
+        problems.push("sessions broke".into());
+    }
+    let found = format!(
+        "green: {from} → {to}, hosts turned after {turned:.1} s; two connections of {HANDED_S} s went on by {from}, {handed} packets handed over;\n\
+         a new one from {} ({}); {from} forgot them after {took:.1} s",
+        source.map_or("nowhere".into(), |a| a.to_string()),
+        of.unwrap_or_default()
+    );
+    Ok(story("sessions outlive the move of their tenant", found, problems))
+}
+
+/// Packets that a node has handed over.
+fn handed(node: &Node) -> Result<u64, LabError> {
+    let text = node.metrics()?;
+    let line = text.lines().filter(|l| l.starts_with("tunny_vpc_handed_total") && l.contains("to=\"over\""));
+    Ok(line.filter_map(|l| l.rsplit(' ').next()?.parse::<f64>().ok()).sum::<f64>() as u64)
 }
 
 /// A bucket of the VM-NC table for IPv4: where in it an entry's MAC address begins, and its length.

@@ -175,6 +175,7 @@ impl Conntrack {
         let (options, now) = (self.connections.tracker().options(), monotonic_ns());
         let nat = on(memory, options, now, &self.plan())?;
         nat.set_filter(self.connections.rules().clone());
+        nat.set_handovers(crate::handover::of(&self.plan()));
         restore(&nat, None, now);
         self.states.rehearse(&nat, xdp)?;
         Ok(Arc::new(nat))
@@ -378,6 +379,9 @@ impl Conntrack {
                 writer.set_policy(vni, wanted);
             }
         }
+        if old.handovers != plan.handovers {
+            self.connections.set_handovers(crate::handover::of(plan));
+        }
         if translation || ends {
             // Who still draws ports by the configuration before has made its session when the sweep begins.
             self.connections.wait_for_batches();
@@ -483,6 +487,7 @@ pub fn offline(model: &Model, now: u64) -> Result<Arc<Connections>, NodeError> {
     let plan = model.conntrack();
     let nat = on(memory, options(model, 0x7475_6e6e_7921), now, &plan)?;
     nat.set_filter(Arc::new(Filter::new(&plan.filter.groups, &plan.filter.members, &Filter::default())));
+    nat.set_handovers(crate::handover::of(&plan));
     crate::states::offline(&nat, plan.states, &plan.timeouts, 0x7475_6e6e_7921)?;
     Ok(Arc::new(nat))
 }

@@ -118,6 +118,10 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
         }
         None => (None, Model::new(), Vec::new()),
     };
+    if let Some(controller) = &options.controller {
+        let name = Managed::open(&controller.url, options.state.as_deref()).followed().node;
+        model.set_own_name((!name.is_empty()).then(|| name.into()));
+    }
     let state_id = store.as_ref().map_or(STATELESS.to_string(), |s| s.id().to_string());
     if let Some(pins) = pins.filter(|pins| pins.is_dir()) {
         let number = store.as_ref().map_or(0, Persist::number);
@@ -202,7 +206,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
         steps.begin("learning the ways of the underlay");
         let watcher =
             Underlay::start(underlay::Options::default(), TableSink::new(writer.clone(), conntrack.egress()))?;
-        watcher.add_ncs(model.objects(model::Kind::Nc).filter_map(nc_address).chain(routers).collect());
+        watcher.add_ncs(model.nc_addresses().chain(routers).collect());
         if !watcher.sync(UNDERLAY_PATIENCE) {
             notes.push("the underlay was not known within 2 s; packets wait for it".into());
         }
@@ -321,13 +325,6 @@ fn counts(model: &Model) -> String {
     let n = |kind| c.of(kind);
     let (vpcs, ncs, vms) = (n(Kind::Vpc), n(Kind::Nc), n(Kind::Vm));
     format!("{vpcs} VPCs, {ncs} NCs, {vms} VMs, {} routes, {} peerings", n(Kind::Route), n(Kind::Peering))
-}
-
-fn nc_address(object: model::Object) -> Option<std::net::IpAddr> {
-    match object {
-        model::Object::Nc(nc) => Some(nc.address),
-        _ => None,
-    }
 }
 
 /// Files as given, folders as the YAML and NDJSON files in them, in order of their names.

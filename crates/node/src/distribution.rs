@@ -3,6 +3,7 @@
 //! (`docs/design/controller.md`). Documents, of which a snapshot has millions, come in blocks of bytes behind a line that says how many: in the form
 //! of a journal, which has a fifth of the size of lines and is read in a fifth of the time, and packed (zlib, RFC 1950).
 
+use crate::handover::HandoverView;
 use crate::probes;
 use crate::usage::Usage;
 use flate2::read::ZlibDecoder;
@@ -109,6 +110,15 @@ pub struct Report {
     /// Its tunnel addresses.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<IpAddr>,
+    /// VPCs of which another cluster may have sessions, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub handovers: BTreeMap<String, HandoverView>,
+    /// Parts of public pools that it leaves and of which nothing is in use, by pool.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub left: BTreeMap<String, Vec<String>>,
+    /// Parts of those that it has of which nothing is in use, by pool; not all, where they are many.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub idle: BTreeMap<String, Vec<String>>,
 }
 
 /// A line of what a host follows: the tunnel addresses that serve its VNIs.

@@ -221,6 +221,7 @@ async fn follow_stream(
             match message {
                 Message::Hello { region, node: name, cluster } => {
                     welcome(managed, remote, &region, &name, &cluster);
+                    node.called(&name);
                     out.send(sender, remote, managed).await?;
                 }
                 Message::Snapshot { revision } => receiving = Receiving::Snapshot(revision),
@@ -303,9 +304,12 @@ impl Reports {
         managed: &Managed,
     ) -> Result<(), String> {
         let (node, meter) = (self.node.clone(), self.meter.clone());
-        let read = tokio::task::spawn_blocking(move || meter.lock().read(&node)).await;
-        let (usage, addresses) = read.map_err(|_| "the node failed to read its counters")?;
-        let report = Report { usage, addresses, ..managed.report() };
+        // Before sessions are counted: of what is in force by then none begin any more where they shall not.
+        let report = managed.report();
+        let read = move || (meter.lock().read(&node), node.handovers(), node.unused_shares());
+        let read = tokio::task::spawn_blocking(read).await;
+        let ((usage, addresses), handovers, [left, idle]) = read.map_err(|_| "the node failed to read its counters")?;
+        let report = Report { usage, addresses, handovers, left, idle, ..report };
         let report = serde_json::to_vec(&report).unwrap_or_default();
         send(sender, remote, "POST", "/v1/report", report).await.map(drop)
     }

@@ -22,6 +22,7 @@ pub mod events;
 pub mod fields;
 pub mod flows;
 mod follow;
+pub mod handover;
 mod history;
 mod ipfix;
 mod levels;

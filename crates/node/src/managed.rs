@@ -134,6 +134,9 @@ impl Managed {
             probes: outlook.probes.clone(),
             admitted: followed.admitted,
             addresses: Vec::new(),
+            handovers: Default::default(),
+            left: Default::default(),
+            idle: Default::default(),
         }
     }
 
@@ -316,6 +319,14 @@ impl Node {
                 _ => Err(managed.refuses()),
             },
             _ => Ok(()),
+        }
+    }
+
+    /// How the region calls this node: by that it knows what of a pool is its own.
+    pub(crate) fn called(&self, name: &str) {
+        let mut core = self.core();
+        if core.model.own_name() != Some(name) {
+            core.model.set_own_name(Some(name.into()));
         }
     }
 

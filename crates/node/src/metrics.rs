@@ -2,6 +2,7 @@
 //! Prometheus metrics, computed from the counters at each scrape: nothing is counted twice, so they cannot disagree with
 //! `tunny get counters`.
 
+use crate::handover::HandoverView;
 use crate::sessions::{PoolView, TenantView};
 use crate::types::{Counters, EngineCounters, Level, Status};
 use prometheus_client::collector::Collector;
@@ -43,6 +44,8 @@ pub struct Scrape {
     pub nat: Vec<TenantView>,
     /// Records of the session log that were lost.
     pub log_lost: u64,
+    /// VPCs of which another cluster may have sessions.
+    pub handovers: BTreeMap<String, HandoverView>,
 }
 
 /// The metrics in the OpenMetrics text format.
@@ -332,7 +335,12 @@ impl Scrape {
                 (labels, *n)
             })
         });
-        counters(e, "tunny_vpc_refused", "New connections refused, by the limit that did it", None, refused)
+        counters(e, "tunny_vpc_refused", "New connections refused, by the limit that did it", None, refused)?;
+        let handed = self.handovers.iter().flat_map(|(vpc, h)| {
+            [("over", h.handed), ("back", h.returned)].map(|(to, n)| (vec![("vpc", vpc.clone()), ("to", to.into())], n))
+        });
+        let what = "Packets of a VPC handed over to another cluster that may have their sessions, and back to it";
+        counters(e, "tunny_vpc_handed", what, None, handed)
     }
 
     fn tenants(&self, e: &mut DescriptorEncoder) -> fmt::Result {

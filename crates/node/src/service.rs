@@ -775,6 +775,7 @@ impl Node {
             log_lost: self.conntrack.log().lost(),
             states: self.states(),
             migration: self.migration(),
+            handovers: self.handovers(),
         })
         .map_err(|_| NodeError::Request("the metrics cannot be written; please report it".into()))
     }

@@ -95,10 +95,23 @@ pub struct Internet {
     pub via: Vec<String>,
     /// Sessions of the node; 0: many.
     pub sessions: u32,
+    /// VPCs of which another cluster may have sessions.
+    pub handovers: Vec<Handing>,
+}
+
+/// A VPC of which another cluster may have sessions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Handing {
+    /// The VPC.
+    pub vni: u32,
+    /// New connections are the other cluster's.
+    pub old: bool,
+    /// Names of the NCs that stand for the other cluster.
+    pub to: Vec<String>,
 }
 
 /// Statements of this part.
-pub const STATEMENTS: &[&str] = &["pool", "snat", "elastic", "forward", "internet", "sessions"];
+pub const STATEMENTS: &[&str] = &["pool", "snat", "elastic", "forward", "internet", "sessions", "handover"];
 
 /// Carries out one of [`STATEMENTS`].
 pub fn statement(c: &mut Cursor<'_>, first: &Word, region: &mut Region) -> Parsed<()> {
@@ -120,6 +133,26 @@ pub fn statement(c: &mut Cursor<'_>, first: &Word, region: &mut Region) -> Parse
             }
             Ok(())
         }
+        "handover" => {
+            let vni = c.vni()?;
+            let word = c.next("new or old")?;
+            let old = match word.text.as_str() {
+                "new" => false,
+                "old" => true,
+                other => return Err(c.error(word, &format!("`{other}` is neither new nor old"))),
+            };
+            let mut to = Vec::new();
+            while let Some(word) = c.peek() {
+                c.next("the name of an NC")?;
+                if !region.ncs.iter().any(|nc| nc.name == word.text) {
+                    return Err(c.error(word, &format!("NC `{}` is not known here", word.text)));
+                }
+                to.push(word.text.clone());
+            }
+            region.internet.handovers.retain(|h| h.vni != vni);
+            region.internet.handovers.push(Handing { vni, old, to });
+            Ok(())
+        }
         _ => {
             region.internet.sessions = c.number("number of sessions", 1 << 20)? as u32;
             Ok(())
@@ -127,7 +160,7 @@ pub fn statement(c: &mut Cursor<'_>, first: &Word, region: &mut Region) -> Parse
     }
 }
 
-/// `delete snat VPC`, `delete elastic A`, `delete pool NAME`, `delete forward A`. False: something else is to be deleted.
+/// `delete snat VPC`, `delete elastic A`, `delete pool NAME`, `delete forward A`, `delete handover VPC`. False: something else is to be deleted.
 pub fn delete(c: &mut Cursor<'_>, what: &str, region: &mut Region) -> Parsed<bool> {
     let internet = &mut region.internet;
     match what {
@@ -142,6 +175,10 @@ pub fn delete(c: &mut Cursor<'_>, what: &str, region: &mut Region) -> Parsed<boo
         "forward" => {
             let addr = c.ipv4()?;
             internet.forwards.retain(|f| f.addr != addr);
+        }
+        "handover" => {
+            let vni = c.vni()?;
+            internet.handovers.retain(|h| h.vni != vni);
         }
         "pool" => {
             let name = &c.next("a pool")?.text;
@@ -271,6 +308,9 @@ impl fmt::Display for Internet {
         if !self.via.is_empty() {
             writeln!(f, "  internet {}", self.via.join(" "))?;
         }
+        for h in &self.handovers {
+            writeln!(f, "  handover {} {} {}", h.vni, if h.old { "old" } else { "new" }, h.to.join(" "))?;
+        }
         if self.sessions > 0 {
             writeln!(f, "  sessions {}", self.sessions)?;
         }
@@ -290,6 +330,7 @@ impl Internet {
                 ports: p.ports,
                 block: p.block,
                 reuse: p.reuse,
+                shares: None,
             })
             .collect();
         let snats = self.snats.iter().map(|s| self.snat_spec(s)).collect();

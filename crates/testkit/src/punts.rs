@@ -20,7 +20,7 @@ const FIGURE: [&[&str]; 4] = [
 ];
 /// What a careful table adds.
 const CAREFUL: [&[&str]; 4] = [&[], &[], &["syn-ack"], &[]];
-/// What rules without state add: all but data of established connections.
+/// What rules without state add, and connections that another cluster may know: all but data of established connections.
 const STRAYS: [&[&str]; 4] = [&["syn-ack", "ack", "fin", "rst"], &["fin"], &["syn-ack"], &["syn-ack"]];
 /// Reasons of stage filter to drop a packet before its connection is looked at.
 const BEFORE: &[DropReason] = &[DropReason::FilterSpoofed, DropReason::FilterL4Malformed, DropReason::ServerUnknown];
@@ -49,8 +49,8 @@ pub fn expected(region: &Region, input: &Input, packet: &Packet, states: &Shared
         State::Open => 2,
         State::Closing => 3,
     });
-    let stateless = region.groups.rules.iter().any(|(_, rule)| !rule.stateful);
-    let lists = [Some(&FIGURE), states.spec().careful.then_some(&CAREFUL), stateless.then_some(&STRAYS)];
+    let strays = region.groups.rules.iter().any(|(_, rule)| !rule.stateful) || !region.internet.handovers.is_empty();
+    let lists = [Some(&FIGURE), states.spec().careful.then_some(&CAREFUL), strays.then_some(&STRAYS)];
     let control = lists.into_iter().flatten().any(|list| list[state].contains(&flow.kind));
     match state {
         0 if control || flow.pick_up && flow.kind == "ack" => Some(PuntReason::SessionNew),

@@ -2,12 +2,13 @@
 //! Sessions, translation and state table of an engine under test, told of each change of its region as the node would tell them.
 
 use crate::elsewhere::Elsewhere;
+use crate::internet::Handing;
 use crate::region::Region;
 use abi::Vni;
 use conntrack::nat::Translator;
 use conntrack::{Options, SessionMemory, Tracker};
 use conntrack_compact::{Backing, Shared, Timeouts};
-use gateway::Connections;
+use gateway::{Connections, Handover, Role};
 use std::sync::Arc;
 use tables::Tables;
 
@@ -54,6 +55,12 @@ pub fn change(nat: &Connections, states: &dyn Backing, before: Option<&Region>, 
         nat.set_filter(Arc::new(filter));
     }
     nat.nat().set_tunnel_ends(Arc::new(region.ncs.iter().map(|nc| nc.addr).collect()));
+    let handover = |h: &Handing| {
+        let to = h.to.iter().filter_map(|name| region.ncs.iter().find(|nc| nc.name == *name)).map(|nc| nc.addr);
+        let role = if h.old { Role::Old } else { Role::New };
+        (Vni(h.vni), Handover::new(role, &to.collect::<Vec<_>>()))
+    };
+    nat.set_handovers(region.internet.handovers.iter().map(handover).collect());
     for v in &region.vpcs {
         nat.tracker().set_limits(Vni(v.vni), region.internet.limits(v.vni));
     }

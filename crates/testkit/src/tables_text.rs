@@ -11,7 +11,7 @@ use std::net::IpAddr;
 type Parsed<T> = Result<T, CaseError>;
 
 const STATEMENTS: &str =
-    "node option limit port nexthop nc vpc host route vm name pool snat elastic forward internet sessions rule member pick-up states wire server delete";
+    "node option limit port nexthop nc vpc host route vm name pool snat elastic forward internet sessions handover rule member pick-up states wire server delete";
 
 /// Carries out one statement. `names` grows by what the statement defines.
 pub fn statement(file: &str, words: &[Word], region: &mut Region, names: &mut Names) -> Parsed<()> {

@@ -31,10 +31,24 @@ impl<T: AsRef<[u8]>> Packet<T> {
         Vni(be::u32(self.0.as_ref(), 4) >> 8)
     }
 
+    /// The last byte, which RFC 7348 reserves.
+    #[inline(always)]
+    pub fn reserved(&self) -> u8 {
+        self.0.as_ref()[7]
+    }
+
     /// The inner frame.
     #[inline(always)]
     pub fn payload(&self) -> &[u8] {
         &self.0.as_ref()[HEADER_LEN..]
+    }
+}
+
+impl<T: AsRef<[u8]> + AsMut<[u8]>> Packet<T> {
+    /// Sets the last byte.
+    #[inline(always)]
+    pub fn set_reserved(&mut self, to: u8) {
+        self.0.as_mut()[7] = to;
     }
 }
 

@@ -23,6 +23,19 @@ pub struct PoolSpec {
     pub block: u16,
     /// A port may serve several connections towards different destinations.
     pub reuse: bool,
+    /// What of it Snat has here; none: all. Who else has the rest gives that out.
+    pub shares: Option<Vec<Share>>,
+}
+
+/// A part of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Share {
+    /// First and last address.
+    pub addresses: (u32, u32),
+    /// First and last port, of whole chunks.
+    pub ports: (u16, u16),
+    /// What is in use goes on; nothing more is given out.
+    pub leaving: bool,
 }
 
 /// How a VPC gets out.
@@ -160,7 +173,14 @@ impl NatConfig {
                 }
                 let reserved = reserved.remove(&addr).unwrap_or_default();
                 let kept = old.by_addr.get(&addr);
-                let address = Arc::new(Address::new(addr, reserved, kept.map(|a| &**a)));
+                let shares = pool.shares.as_ref().map(|all| {
+                    let those = all.iter().filter(|s| s.addresses.0 <= addr && addr <= s.addresses.1);
+                    those.copied().collect::<Vec<Share>>()
+                });
+                if shares.as_ref().is_some_and(Vec::is_empty) {
+                    continue;
+                }
+                let address = Arc::new(Address::new(addr, (reserved, shares), kept.map(|a| &**a)));
                 c.by_addr.insert(addr, address.clone());
                 addresses.push(address);
             }
@@ -268,6 +288,11 @@ impl NatConfig {
             }
         };
         Some(Target { vni: e.vni, vm_addr: IpAddr::V4(vm.into()), vm_port })
+    }
+
+    /// Whether a session of this VPC's Snat may have this port of an address.
+    pub(super) fn snat_may_hold(&self, vni: Vni, addr: u32, port: u16) -> bool {
+        self.snat_may_use(vni, addr) && self.by_addr.get(&addr).is_some_and(|a| a.is_here(port))
     }
 
     /// Whether Snat of this VPC may use this address.

@@ -31,7 +31,7 @@ mod vm;
 mod tests;
 
 use abi::Vni;
-pub use config::{ElasticSpec, ElasticUse, Forward, NatConfig, NatSpec, Pool, PoolSpec, SnatSpec};
+pub use config::{ElasticSpec, ElasticUse, Forward, NatConfig, NatSpec, Pool, PoolSpec, Share, SnatSpec};
 pub use types::*;
 pub use usage::{Holder, PoolUse, TenantPorts};
 
@@ -182,7 +182,7 @@ impl Translator {
         let address = config.by_addr.get(&addr)?;
         let (vni, vm) = address.owner((u32::from(public.port) / CHUNK) as u16)?;
         let snat = config.tenants.get(&vni)?.snat.as_ref()?;
-        if snat.filtering == Filtering::AddressAndPortDependent || !config.snat_may_use(vni, addr) {
+        if snat.filtering == Filtering::AddressAndPortDependent || !config.snat_may_hold(vni, addr, public.port) {
             return None;
         }
         let vm_word = u64::from(vni) << 32 | u64::from(vm);
@@ -510,7 +510,8 @@ fn judge(config: &NatConfig, b: &Binding) -> bool {
         (IpAddr::V6(a), public) => public == b.flow.vm_addr && config.source6(b.flow.vni, a.into()),
         (IpAddr::V4(vm), IpAddr::V4(public)) => {
             let fixed = config.fixed(b.flow.vni, b.flow.proto, vm.into(), b.flow.vm_port);
-            fixed == Some((public.into(), b.public.port)) || config.snat_may_use(b.flow.vni, public.into())
+            fixed == Some((public.into(), b.public.port))
+                || config.snat_may_hold(b.flow.vni, public.into(), b.public.port)
         }
         _ => false,
     }

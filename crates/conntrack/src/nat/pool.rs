@@ -4,7 +4,7 @@
 //! A chunk has one owner, a VM, and one word that names it; it is taken by one compare-and-swap and given back by one
 //! store. So workers take ports of one pool without a lock, and who holds a port is found from the port alone.
 
-use super::config::Forward;
+use super::config::{Forward, Share};
 use super::types::{Protocol, Refusal};
 use abi::Vni;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
@@ -41,12 +41,14 @@ struct Holding {
 pub(super) struct Address {
     pub addr: u32,
     reserved: Vec<Forward>,
+    /// What of it is here, if not all is.
+    shares: Option<Vec<Share>>,
     holding: Arc<Holding>,
 }
 
 impl Address {
-    pub fn new(addr: u32, reserved: Vec<Forward>, old: Option<&Address>) -> Address {
-        Address { addr, reserved, holding: old.map_or_else(Default::default, |a| a.holding.clone()) }
+    pub fn new(addr: u32, (reserved, shares): (Vec<Forward>, Option<Vec<Share>>), old: Option<&Address>) -> Address {
+        Address { addr, reserved, shares, holding: old.map_or_else(Default::default, |a| a.holding.clone()) }
     }
 
     fn owners(&self) -> &[AtomicU64] {
@@ -113,7 +115,7 @@ impl Address {
     /// All chunks of a group or none.
     fn take_whole(&self, first: u16, count: u16, owner: u64) -> bool {
         let whole = |c| Protocol::ALL.iter().all(|p| self.usable(c, *p) == u64::MAX);
-        if !self.reserved.is_empty() && !(first..first + count).all(whole) {
+        if (!self.reserved.is_empty() || self.shares.is_some()) && !(first..first + count).all(whole) {
             return false;
         }
         let taken = (first..first + count).take_while(|c| self.take(*c, owner)).count() as u16;
@@ -132,13 +134,36 @@ impl Address {
         Some(found)
     }
 
-    /// Whether no forward needs this port.
-    pub fn allows(&self, port: u16, protocol: Protocol) -> bool {
-        !self.reserved.iter().any(|f| f.protocol == protocol && (f.first..=f.last).contains(&port))
+    /// Whether sessions over this port may be here.
+    pub fn is_here(&self, port: u16) -> bool {
+        let of = |s: &Share| s.ports.0 <= port && port <= s.ports.1;
+        self.shares.as_ref().is_none_or(|shares| shares.iter().any(of))
     }
 
-    /// The ports of a chunk that no forward needs, as bits.
+    /// Whether this port may be given out here.
+    fn is_given(&self, port: u16) -> bool {
+        let of = |s: &Share| !s.leaving && s.ports.0 <= port && port <= s.ports.1;
+        self.shares.as_ref().is_none_or(|shares| shares.iter().any(of))
+    }
+
+    /// Chunks of a range of ports that somebody holds.
+    pub fn held_of(&self, (first, last): (u16, u16)) -> u32 {
+        let Some(owners) = self.holding.owners.get() else { return 0 };
+        let chunks = usize::from(first) / CHUNK as usize..=usize::from(last) / CHUNK as usize;
+        owners[chunks].iter().filter(|word| word.load(Relaxed) != 0).count() as u32
+    }
+
+    /// Whether no forward needs this port, and it is given out here.
+    pub fn allows(&self, port: u16, protocol: Protocol) -> bool {
+        self.is_given(port)
+            && !self.reserved.iter().any(|f| f.protocol == protocol && (f.first..=f.last).contains(&port))
+    }
+
+    /// The ports of a chunk that no forward needs, as bits; none of a chunk that is not given out here.
     pub fn usable(&self, chunk: u16, protocol: Protocol) -> u64 {
+        if !self.is_given(chunk * CHUNK as u16) {
+            return 0;
+        }
         if self.reserved.is_empty() {
             return u64::MAX;
         }

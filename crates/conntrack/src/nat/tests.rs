@@ -15,7 +15,7 @@ pub(super) const REMOTE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 7);
 pub(super) fn pool(first: u32, count: u32) -> PoolSpec {
     let first = u32::from(POOL) + first;
     let ranges = vec![(first, first + count - 1)];
-    PoolSpec { name: "p".into(), ranges, ports: (1024, 65535), block: 64, reuse: false }
+    PoolSpec { name: "p".into(), ranges, ports: (1024, 65535), block: 64, reuse: false, shares: None }
 }
 
 pub(super) fn snat(vni: Vni) -> SnatSpec {
@@ -129,6 +129,54 @@ fn what_the_configuration_no_longer_gives_is_taken_back_and_the_rest_stays() {
     t.release(&other, 1);
     t.expire(LINGER_NS + 1_000_000_000);
     assert_eq!(held(), (0, 0));
+}
+
+/// Addresses of the pool, from the first on, and their ports.
+fn share(first: u32, last: u32, ports: (u16, u16), leaving: bool) -> Share {
+    Share { addresses: (u32::from(POOL) + first, u32::from(POOL) + last), ports, leaving }
+}
+
+#[test]
+fn what_is_leaving_is_given_to_nobody_and_what_is_not_here_is_nobodys() {
+    let all = (0, u16::MAX);
+    let t = Translator::new(21);
+    let shared = |shares: Vec<Share>| spec(vec![PoolSpec { shares: Some(shares), ..pool(0, 4) }], vec![snat(Vni(7))]);
+    t.configure(&shared(vec![share(1, 1, all, false), share(3, 3, (32_768, 65_535), false)]));
+    let of = |n, p| t.outbound(&flow(Vni(7), n, p), 0).map(|public| Binding { flow: flow(Vni(7), n, p), public });
+    let fill =
+        |from: u8| (from..from + 40).flat_map(|n| (0..40).map(move |p| (n, 2000 + p))).map(|(n, p)| of(n, p).unwrap());
+    let mine: Vec<Binding> = fill(1).collect();
+    let here = |b: &Binding| match v4(b.public) {
+        (a, _) if a.octets()[3] == 1 => true,
+        (a, port) => a.octets()[3] == 3 && port >= 32_768,
+    };
+    assert!(mine.iter().all(|b| here(b) && t.holds(b)));
+    let on = |list: &[Binding], last| list.iter().filter(|b| v4(b.public).0.octets()[3] == last).count();
+    assert!(on(&mine, 1) > 0 && on(&mine, 3) > 0, "both parts are used");
+    // One part is left: what is in use of it goes on, new ports come from the other one.
+    let (leaving, kept) = (share(1, 1, all, true), share(3, 3, (32_768, 65_535), false));
+    t.configure(&shared(vec![leaving, kept]));
+    assert!(mine.iter().all(|b| t.holds(b) && t.judge(b)));
+    assert!(t.is_in_use(&leaving) && t.is_in_use(&kept) && !t.is_in_use(&share(0, 0, all, true)));
+    let more: Vec<Binding> = fill(100).collect();
+    // A VM that had ports there goes on with those: they look the same to every destination.
+    assert_eq!((on(&more, 1), on(&more, 3)), (0, more.len()));
+    let again = of(1, 9_999).unwrap();
+    assert_eq!(v4(again.public).0.octets()[3], 3, "a new port of a VM that is on what is left");
+    // Its sessions end, and then nothing of it is in use.
+    mine.iter().for_each(|b| t.release(b, 0));
+    t.expire(2 * LINGER_NS);
+    assert!(!t.is_in_use(&leaving) && t.is_in_use(&kept));
+    // A session over what is another node's is none of this one.
+    let strange = Binding { public: PublicEndpoint { addr: IpAddr::V4(vm(0)), port: 5000 }, ..mine[0] };
+    for (last, port, right) in [(1, 5000, true), (2, 5000, false), (3, 5000, false), (3, 40_000, true)] {
+        let addr = IpAddr::V4((u32::from(POOL) + last).into());
+        let other = Binding { public: PublicEndpoint { addr, port }, ..strange };
+        assert_eq!((t.judge(&other), t.restore(&other)), (right, right), "{last}:{port}");
+    }
+    // Nothing is given of a pool that is nobody's.
+    t.configure(&shared(Vec::new()));
+    assert_eq!(t.outbound(&flow(Vni(7), 77, 1), 0), Err(Refusal::PoolDry));
 }
 
 #[test]

@@ -59,6 +59,13 @@ pub struct TenantPorts {
 }
 
 impl Translator {
+    /// Whether a port of this part of the pools is in use: held by a VM, or reused by a connection. Reused ones count for the whole address.
+    pub fn is_in_use(&self, share: &super::Share) -> bool {
+        let config = self.config();
+        let addresses = (share.addresses.0..=share.addresses.1).filter_map(|addr| config.by_addr.get(&addr));
+        { addresses }.any(|a| a.held_of(share.ports) > 0 || a.reused().load(Relaxed) > 0)
+    }
+
     /// How full each pool is.
     pub fn pool_use(&self) -> Vec<PoolUse> {
         let config = self.config();

@@ -6,6 +6,7 @@
 use super::admission::{why, Admission, Probation};
 use model::Name;
 use node::distribution::Report;
+use node::handover::HandoverView;
 use node::probes;
 use node::usage::Usage;
 use schemars::JsonSchema;
@@ -117,6 +118,7 @@ impl Fleet {
         let known = self.nodes.entry(node.clone()).or_default();
         known.seen_ms = now_ms;
         let usage = std::mem::replace(&mut known.report.usage, report.usage.clone());
+        known.report.idle = report.idle.clone();
         let limits = |usage: &Usage| usage.levels.iter().map(|l| (l.name.clone(), l.limit)).collect::<Vec<_>>();
         let heard = Heard {
             // Traffic is always another: nobody is woken for it.
@@ -168,6 +170,21 @@ impl Fleet {
         } else {
             told
         }
+    }
+
+    /// What a node says of VPCs of which another cluster may have sessions.
+    pub fn handovers(&self, name: &str) -> Option<&BTreeMap<String, HandoverView>> {
+        self.nodes.get(name).map(|known| &known.report.handovers)
+    }
+
+    /// What a node has installed, and parts of pools that it leaves and of which nothing is in use there.
+    pub fn left_shares(&self, name: &str) -> Option<(u64, &BTreeMap<String, Vec<String>>)> {
+        self.nodes.get(name).map(|known| (known.report.installed, &known.report.left))
+    }
+
+    /// Parts of pools of which nothing is in use in a node, as far as it has said.
+    pub fn idle_shares(&self, name: &str) -> Option<&BTreeMap<String, Vec<String>>> {
+        self.nodes.get(name).map(|known| &known.report.idle)
     }
 
     /// How full a node is, if it has told.

@@ -6,6 +6,7 @@ pub mod access;
 pub mod admission;
 pub mod assign;
 pub mod credentials;
+pub mod division;
 pub mod feed;
 pub mod fleet;
 pub mod hosts;

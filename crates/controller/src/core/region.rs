@@ -6,9 +6,9 @@ use super::access::Principal;
 use super::feed::{Change, Feed, Gone};
 use super::moving::Placement;
 use super::placement::Amounts;
-use super::scope::{self, Placed, Scope, OF_MACHINES};
+use super::scope::{self, Increment, Placed, Scope, OF_MACHINES};
 use super::search::Index;
-use super::serving::{self, served, Pending, Shift, Shifts};
+use super::serving::{self, served, Handovers, Pending, Shift, Shifts};
 use model::{
     Access, ConfigError, Documents, Kind, Listings, Model, Name, Object, Pair, Plan, Snapshot, Tenant, Wanted,
 };
@@ -87,6 +87,9 @@ pub struct Region {
     tenants: BTreeMap<Name, u64>,
     /// The revision at which anybody's place changed last.
     placed_at: u64,
+    /// The revisions at which pools were divided last, where that is known; of others it was before `since`.
+    divided: BTreeMap<Name, u64>,
+    since: u64,
 }
 
 impl Region {
@@ -106,9 +109,26 @@ impl Region {
         let (clusters, listings, index) = (clusters.collect(), Listings::default(), Index::of(&model));
         let (upstream, pending, tenants) = (BTreeMap::new(), Pending::of(&model, &placed), BTreeMap::new());
         let placed_at = revision;
-        let mut region =
-            Region { model, revision, listings, index, clusters, placed, upstream, pending, tenants, placed_at };
+        let mut region = Region {
+            model,
+            revision,
+            listings,
+            index,
+            clusters,
+            placed,
+            upstream,
+            pending,
+            tenants,
+            placed_at,
+            divided: BTreeMap::new(),
+            since: revision,
+        };
         region.count_all_tenants();
+        let handovers = region.handovers();
+        for (name, cluster) in &mut region.clusters {
+            let wanted = handovers.get(name).cloned().unwrap_or_default();
+            cluster.scope.hand_over(&wanted, &mut Increment::default());
+        }
         let all: BTreeSet<Name> = region.clusters.values().flat_map(|c| c.scope.vpcs().iter().cloned()).collect();
         region.follow_upstream(&[], &all);
         Ok(region)
@@ -222,6 +242,21 @@ impl Region {
         self.follow(&[], &all, shifts, revision);
     }
 
+    /// The VPCs of Tenants on their way of which other clusters may have sessions, by cluster.
+    pub fn handovers(&self) -> Handovers {
+        serving::handovers(&self.model, &self.placed, &self.pending.moving, |vpc| self.index.owner(vpc).cloned())
+    }
+
+    /// The clusters whose nodes are told of a pool.
+    pub fn serving_pool<'a>(&'a self, pool: &'a Name) -> impl Iterator<Item = &'a Name> {
+        self.clusters.iter().filter(|(_, c)| c.scope.names(Kind::PublicPool, pool)).map(|(name, _)| name)
+    }
+
+    /// A revision that a node of a cluster must have installed to know how a pool is divided.
+    pub fn divided_at(&self, pool: &str, cluster: &str) -> u64 {
+        self.divided.get(pool).copied().unwrap_or(self.since).min(self.intent(cluster))
+    }
+
     /// What is to move when VPCs and their peers are looked at; `owners` of some have changed.
     fn shifts_of(&self, seeds: &BTreeSet<Name>, owners: &HashMap<&Name, Option<&Name>>) -> Shifts {
         let owner = |vpc: &Name| owners.get(vpc).copied().unwrap_or_else(|| self.index.owner(vpc)).cloned();
@@ -290,6 +325,12 @@ impl Region {
         let kinds = docs.puts.iter().map(|i| (i.object.kind(), i.object.name(), &i.origin));
         let kinds = kinds.chain(docs.deletes.iter().map(|(kind, name, origin)| (*kind, name.clone(), origin)));
         for (kind, name, origin) in kinds {
+            if kind == Kind::Handover {
+                return Err(Unfit::Forbidden(format!(
+                    "{}: {kind} `{name}`: the controller makes these itself while a tenant moves (`tunny move`)",
+                    docs.place(origin)
+                )));
+            }
             if OF_MACHINES.contains(&kind) {
                 return Err(Unfit::Forbidden(format!(
                     "{}: {kind} `{name}` is a matter of one machine: its node has it in its own files (`tunny node --config`)",
@@ -309,6 +350,41 @@ impl Region {
                 self.permit(who, *kind, name, &pair)?;
             }
         }
+        let kept = self.keep_shares(docs)?;
+        let wish = match wish {
+            Wish::Some(docs) => Wish::Some(kept.as_ref().unwrap_or(docs)),
+            Wish::All(docs) => Wish::All(kept.as_ref().unwrap_or(docs)),
+        };
+        self.proposed(&wish, Some(who))
+    }
+
+    /// Plans that pools are divided as these documents say.
+    pub fn propose_division(&mut self, docs: &Documents) -> Result<Proposal, Unfit> {
+        self.proposed(&Wish::Some(docs), None)
+    }
+
+    /// Pools stay divided as they are, whoever describes them. None: there is none among the documents.
+    fn keep_shares(&self, docs: &Documents) -> Result<Option<Documents>, Unfit> {
+        if !docs.puts.iter().any(|item| item.object.kind() == Kind::PublicPool) {
+            return Ok(None);
+        }
+        let mut kept = docs.clone();
+        for item in &mut kept.puts {
+            let Object::PublicPool(pool) = &mut item.object else { continue };
+            let now = self.model.by_name().pools.get(&pool.name).map_or(&[][..], |p| &p.shares);
+            if !pool.shares.is_empty() && pool.shares != now {
+                return Err(Unfit::Forbidden(format!(
+                    "{}: PublicPool `{}`: spec.shares: the controller divides pools itself; leave it out",
+                    docs.place(&item.origin),
+                    pool.name
+                )));
+            }
+            pool.shares = now.to_vec();
+        }
+        Ok(Some(kept))
+    }
+
+    fn proposed(&mut self, wish: &Wish<'_>, who: Option<&Principal>) -> Result<Proposal, Unfit> {
         let plan = match wish {
             Wish::Some(docs) => self.model.apply(docs),
             Wish::All(docs) => Model::from_documents(docs).and_then(|(new, doubts)| {
@@ -319,8 +395,8 @@ impl Region {
         };
         let plan = plan.map_err(Unfit::Wrong)?;
         let pairs = plan.pairs(&self.model);
-        let foreign = pairs.iter().find(|pair| !who.changes(&self.model, pair));
-        if let Some(object) = foreign.and_then(|(a, b)| a.as_ref().or(b.as_ref())) {
+        let foreign = who.and_then(|who| Some((who, pairs.iter().find(|pair| !who.changes(&self.model, pair))?)));
+        if let Some((who, object)) = foreign.and_then(|(who, (a, b))| Some((who, a.as_ref().or(b.as_ref())?))) {
             let refusal = who.refusal(object.kind(), &object.name());
             self.model.revert(plan);
             return Err(Unfit::Forbidden(refusal));
@@ -337,6 +413,10 @@ impl Region {
         let mut clusters: BTreeSet<Name> =
             self.clusters.iter().filter(|(_, c)| c.scope.may_concern(&pairs)).map(|(name, _)| name.clone()).collect();
         clusters.extend(shifts.clusters.keys().cloned());
+        if pairs.iter().any(joins_or_places) {
+            let moving = self.pending.moving.iter().filter_map(|name| self.placed.get(name));
+            clusters.extend(moving.flat_map(|p| p.holders()).filter(|c| self.clusters.contains_key(*c)).cloned());
+        }
         // One that is gone is no more, in the store too.
         clusters.extend(pairs.iter().filter_map(|(before, after)| match (before, after) {
             (Some(Object::Cluster(cluster)), None) => Some(cluster.name.clone()),
@@ -380,8 +460,13 @@ impl Region {
                 }
             }
         }
-        if pairs.iter().any(|p| matches!(scope::kind(p), Kind::Vpc | Kind::Tenant | Kind::Cluster | Kind::Peering)) {
+        if pairs.iter().any(joins_or_places) {
             self.placed_at = revision;
+        }
+        for (before, after) in &pairs {
+            if let Some(Object::PublicPool(pool)) = after.as_ref().or(before.as_ref()) {
+                self.divided.insert(pool.name.clone(), revision);
+            }
         }
         self.follow(&pairs, &clusters, shifts, revision);
         plans.into_iter().for_each(|plan| self.listings.note(plan, &self.model));
@@ -389,6 +474,9 @@ impl Region {
 
     /// Brings what clusters hold up to date.
     fn follow(&mut self, pairs: &[Pair], clusters: &BTreeSet<Name>, shifts: Shifts, revision: u64) {
+        // A change of places has no pairs.
+        let handovers = (pairs.is_empty() || pairs.iter().any(joins_or_places)).then(|| self.handovers());
+        let none = BTreeMap::new();
         let there = &self.model.by_name().clusters;
         self.clusters.retain(|name, _| there.contains_key(name));
         for name in clusters.iter().filter(|name| there.contains_key(*name)) {
@@ -397,14 +485,21 @@ impl Region {
                 Some(cluster) => {
                     cluster.came.retain(|vpc, _| !shift.gone.contains(vpc));
                     cluster.came.extend(shift.come.iter().map(|vpc| (vpc.clone(), revision)));
-                    match cluster.scope.follow(&self.model, &shift, pairs) {
+                    let mut increment = cluster.scope.follow(&self.model, &shift, pairs);
+                    if let Some(handovers) = &handovers {
+                        let wanted = handovers.get(name).unwrap_or(&none);
+                        cluster.scope.hand_over(wanted, increment.as_mut().unwrap_or(&mut Increment::default()));
+                    }
+                    match increment {
                         Some(increment) => cluster.feed.push(revision, &increment),
                         None => cluster.feed.skip(revision),
                     }
                 }
                 None => {
                     let came = shift.come.iter().map(|vpc| (vpc.clone(), revision)).collect();
-                    let scope = Scope::of(&self.model, &Arc::new(shift.come));
+                    let mut scope = Scope::of(&self.model, &Arc::new(shift.come));
+                    let wanted = handovers.as_ref().and_then(|all| all.get(name)).unwrap_or(&none);
+                    scope.hand_over(wanted, &mut Increment::default());
                     let feed = Feed::new(revision);
                     self.clusters.insert(name.clone(), Cluster { scope, feed, came });
                 }
@@ -498,6 +593,11 @@ impl Region {
             listing,
         })
     }
+}
+
+/// Whether a change may be one of what Tenants on their way hand over, or to whom.
+fn joins_or_places(pair: &Pair) -> bool {
+    matches!(scope::kind(pair), Kind::Vpc | Kind::Tenant | Kind::Cluster | Kind::Peering)
 }
 
 /// Changes one after the other as one: of an object that several change, what was before the first and is behind the last.

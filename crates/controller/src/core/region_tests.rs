@@ -8,7 +8,7 @@ use super::moving::{Move, Placement, Step};
 use super::region::{Region, Unfit, Wish};
 use super::scope::Scope;
 use super::serving::{served, Pending};
-use model::{Access, Documents, Kind, Model, Name, Object};
+use model::{Access, Documents, Handover, Kind, Model, Name, Object, Tenant};
 use node::distribution::{read_block, Message};
 use rand::{RngExt, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,7 +44,44 @@ fn expected(region: &Region, cluster: &str) -> BTreeMap<(Kind, Name), Object> {
     let vpcs = &served(region.model(), region.placed())[cluster];
     let scope = Scope::of(region.model(), vpcs);
     let inside = Kind::ALL.into_iter().flat_map(|k| region.model().objects(k)).filter(|o| scope.holds(o));
-    inside.chain(scope.named()).map(|o| ((o.kind(), o.name()), o)).collect()
+    let handovers = handovers_anew(region, cluster).into_iter().map(|h| Object::Handover(Box::new(h)));
+    inside.chain(scope.named()).chain(handovers).map(|o| ((o.kind(), o.name()), o)).collect()
+}
+
+/// The VPCs that a cluster holds and another one may have sessions of, VPC by VPC.
+fn handovers_anew(region: &Region, cluster: &str) -> Vec<Handover> {
+    let (model, cluster): (_, Name) = (region.model(), cluster.into());
+    let tenants = &model.by_name().tenants;
+    let owner = |vpc: &Name| tenants.values().find(|t| t.vpcs.contains(vpc));
+    let peers = |vpc: &Name| {
+        let mut all = BTreeSet::from([vpc.clone()]);
+        loop {
+            let joined = |v: &Name| {
+                model.vpc_of_name(v).iter().flat_map(|v| v.peerings()).map(|p| p.1.clone()).collect::<Vec<_>>()
+            };
+            let more: BTreeSet<Name> = all.iter().flat_map(joined).collect();
+            if more.is_subset(&all) {
+                return all;
+            }
+            all.extend(more);
+        }
+    };
+    let mut found = Vec::new();
+    for vpc in served(model, region.placed())[&cluster].iter() {
+        let of = |tenant: &&Tenant| {
+            let placement = region.placement(&tenant.name).filter(|_| tenant.cluster.is_none())?;
+            let (role, other) = placement.handover(&cluster)?;
+            let to = model.by_name().clusters.get(other)?.addresses.clone();
+            (!to.is_empty()).then(|| Handover { name: vpc.clone(), vpc: vpc.clone(), to, role })
+        };
+        let group = peers(vpc);
+        let first = match owner(vpc) {
+            Some(tenant) => of(&&**tenant),
+            None => tenants.values().filter(|t| t.vpcs.iter().any(|v| group.contains(v))).find_map(|t| of(&&**t)),
+        };
+        found.extend(first);
+    }
+    found
 }
 
 /// The cluster of each VNI, and the tenants of each cluster, found the long way.
@@ -86,8 +123,9 @@ fn place(region: &mut Region, rng: &mut impl RngExt) {
     let (name, to): (Name, Name) =
         (format!("t{}", rng.random_range(0..6)).as_str().into(), ["a", "b"][rng.random_range(0..2)].into());
     let other: Name = if *to == *"a" { "b" } else { "a" }.into();
-    let step = [Step::Copy, Step::Switch, Step::Drain, Step::Forget][rng.random_range(0..4)];
-    let moving = (rng.random_range(0..2) == 0).then_some(Move { other, step, since_ms: 0 });
+    let steps = [Step::Copy, Step::Hand, Step::Switch, Step::Drain, Step::Own, Step::Forget];
+    let step = steps[rng.random_range(0..6)];
+    let moving = (rng.random_range(0..2) == 0).then_some(Move { other, step, since_ms: 0, broken: 0 });
     let placement = Placement { moving, ..Placement::at(&to) };
     let revision = region.revision() + 1;
     region.place(vec![(name, (rng.random_range(0..5) > 0).then_some(placement))], revision);
@@ -208,12 +246,19 @@ fn clusters_hold_what_their_tenants_need_after_any_changes() {
     let (mut taken, mut together, mut most, mut snapshots) = (0, 0, 0, 0);
     for _ in 0..8 {
         let mut region = empty();
-        let start = "kind: Cluster, metadata: {name: a}, spec: {}\nkind: Cluster, metadata: {name: b}, spec: {}";
-        change(&mut region, &docs(&start.replace("spec: {}", "spec: {addresses: []}")), &operator()).unwrap();
+        let start = "kind: Cluster, metadata: {name: a}, spec: {addresses: [192.0.2.201]}\nkind: Cluster, metadata: {name: b}, spec: {addresses: [192.0.2.202]}";
+        change(&mut region, &docs(start), &operator()).unwrap();
         let mut replicas: BTreeMap<&str, Replica> = ["a", "b"].map(|c| (c, Replica::default())).into();
         for _ in 0..450 {
-            match rng.random_range(0..10) {
+            match rng.random_range(0..11) {
                 0 => place(&mut region, &mut rng),
+                10 => {
+                    // A cluster gets another address, or none.
+                    let (c, n) = (["a", "b"][rng.random_range(0..2)], rng.random_range(200..204));
+                    let addresses = if n == 200 { String::new() } else { format!("192.0.2.{n}") };
+                    let text = format!("kind: Cluster, metadata: {{name: {c}}}, spec: {{addresses: [{addresses}]}}");
+                    let _ = change(&mut region, &docs(&text), &operator());
+                }
                 1..=3 => together += usize::from(change_together(&mut region, &mut rng) > 1),
                 _ => {
                     let documents = random(&mut rng);

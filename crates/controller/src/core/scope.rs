@@ -11,7 +11,7 @@
 use super::moving::Placement;
 use super::placement::Amounts;
 use super::serving::Shift;
-use model::{Kind, Model, Name, Nc, Object, Pair, Tenant};
+use model::{AddressRange, Handover, Kind, Model, Name, Nc, Object, Pair, Share, Tenant};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -57,6 +57,8 @@ pub struct Scope {
     ncs: BTreeMap<Name, Nc>,
     /// Pools, elastic addresses and groups that it holds.
     shared: BTreeMap<(Kind, Name), Object>,
+    /// VPCs of which another cluster may have sessions.
+    handovers: BTreeMap<Name, Handover>,
     /// Routes of these VPCs, and VMs.
     routes: u64,
     vms: u64,
@@ -116,13 +118,26 @@ impl Scope {
 
     /// The objects that it holds for their names stand in others.
     pub fn named(&self) -> impl Iterator<Item = Object> + '_ {
-        self.ncs.values().cloned().map(Object::Nc).chain(self.shared.values().cloned())
+        let handovers = self.handovers.values().cloned().map(|h| Object::Handover(Box::new(h)));
+        self.ncs.values().cloned().map(Object::Nc).chain(self.shared.values().cloned()).chain(handovers)
+    }
+
+    /// Follows what it is told of such VPCs: what its nodes need to hear besides.
+    pub fn hand_over(&mut self, wanted: &BTreeMap<Name, Handover>, increment: &mut Increment) {
+        let new = wanted.iter().filter(|(name, handover)| self.handovers.get(*name) != Some(*handover));
+        increment.puts.extend(new.map(|(_, handover)| Object::Handover(Box::new(handover.clone()))));
+        let gone = self.handovers.keys().filter(|name| !wanted.contains_key(*name));
+        increment.deletes.extend(gone.map(|name| (Kind::Handover, name.clone())));
+        if self.handovers != *wanted {
+            self.handovers = wanted.clone();
+        }
     }
 
     /// Whether an object is held for its name stands in others.
     pub fn names(&self, kind: Kind, name: &Name) -> bool {
         match kind {
             Kind::Nc => self.ncs.contains_key(name),
+            Kind::Handover => self.handovers.contains_key(name),
             kind => self.shared.contains_key(&(kind, name.clone())),
         }
     }
@@ -289,7 +304,13 @@ impl Scope {
             }
         }
         for pool in pools.into_iter().filter_map(|name| all.pools.get(name)) {
-            wanted.insert((Kind::PublicPool, pool.name.clone()), Object::PublicPool(pool.clone()));
+            let mut pool = pool.clone();
+            if pool.shares.is_empty() {
+                // Nobody gives out of what is not divided yet.
+                let nobodys = |range: &AddressRange| Share { range: *range, ports: None, node: None, leaving: false };
+                pool.shares = pool.ranges.iter().map(nobodys).collect();
+            }
+            wanted.insert((Kind::PublicPool, pool.name.clone()), Object::PublicPool(pool));
         }
         let bindings = all.bindings.values().filter(|b| self.vpcs.contains(&b.vpc));
         let mut groups: Vec<&Name> = bindings.flat_map(|b| &b.groups).collect();

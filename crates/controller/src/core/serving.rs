@@ -10,7 +10,7 @@
 use super::moving::Placement;
 use super::scope::{serving, Placed, Served};
 use super::search::Index;
-use model::{Access, Kind, Model, Name, Object, Pair};
+use model::{Access, Handover, Kind, Model, Name, Object, Pair};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -31,6 +31,9 @@ pub struct Shifts {
     /// VPCs of which another cluster may be told to hosts now.
     pub looked_at: BTreeSet<Name>,
 }
+
+/// What clusters are told of VPCs of which others may have sessions, by cluster and VPC.
+pub type Handovers = BTreeMap<Name, BTreeMap<Name, Handover>>;
 
 /// The clusters that hold a Tenant's VPCs.
 fn holders<'a>(tenant: &'a model::Tenant, placed: &'a Placed) -> Vec<&'a Name> {
@@ -85,6 +88,37 @@ impl Groups {
         self.groups.push(group);
         &self.groups[number]
     }
+}
+
+/// The VPCs of Tenants on their way of which the other cluster may have sessions, by cluster. `owner` finds the Tenant of a VPC; one that
+/// nobody owns goes with the first of its peers.
+pub fn handovers(
+    model: &Model,
+    placed: &Placed,
+    moving: &BTreeSet<Name>,
+    owner: impl Fn(&Name) -> Option<Name>,
+) -> Handovers {
+    let (mut groups, mut all) = (Groups::default(), Handovers::new());
+    for name in moving {
+        let Some((tenant, placement)) = model.by_name().tenants.get(name).zip(placed.get(name)) else { continue };
+        for cluster in placement.holders() {
+            let Some((role, other)) = placement.handover(cluster) else { continue };
+            let to = model.by_name().clusters.get(other).map_or(&[][..], |c| &c.addresses);
+            if to.is_empty() || !model.by_name().clusters.contains_key(cluster) {
+                continue;
+            }
+            for seed in &tenant.vpcs {
+                for vpc in groups.of(model, seed) {
+                    if owner(vpc).is_some_and(|of| of != *name) {
+                        continue;
+                    }
+                    let handover = || Handover { name: vpc.clone(), vpc: vpc.clone(), to: to.to_vec(), role };
+                    all.entry(cluster.clone()).or_default().entry(vpc.clone()).or_insert_with(handover);
+                }
+            }
+        }
+    }
+    all
 }
 
 /// The VPCs that a change names as owned or joined.

@@ -20,6 +20,7 @@ use filter::{Filter, Side};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use std::sync::Arc;
 
+use crate::handover::Handovers;
 use crate::l4::L4;
 use crate::nat::{binding, Nat};
 use crate::work::QueuedFragment;
@@ -32,6 +33,7 @@ pub struct Connections {
     logs: Logs,
     filter: RwLock<Arc<Filter>>,
     states: RwLock<Option<Arc<Shared>>>,
+    handovers: RwLock<Arc<Handovers>>,
 }
 
 /// Who hears of what.
@@ -82,6 +84,7 @@ impl Connections {
             logs: Logs { ended: log, ..Logs::default() },
             filter: RwLock::default(),
             states: RwLock::default(),
+            handovers: RwLock::default(),
         }
     }
 
@@ -99,11 +102,8 @@ impl Connections {
     /// Brings other security groups into force; when it returns, no batch goes on under those before. So a session that is made
     /// under the old ones has an old epoch, and is judged again, if the VPC's epoch is raised now.
     pub fn set_filter(&self, filter: Arc<Filter>) {
-        let stateless = filter.has_stateless();
         *self.filter.write() = filter;
-        if let Some(states) = &*self.states() {
-            states.evaluate_strays(stateless);
-        }
+        self.evaluate_strays();
     }
 
     /// The state table that tells what becomes of connections inside; none: sessions do. While it is held, no other comes into force.
@@ -118,14 +118,35 @@ impl Connections {
         make: impl FnOnce(Option<Arc<Shared>>) -> Result<Option<Arc<Shared>>, E>,
     ) -> Result<(), E> {
         // Before the lock that batches need.
-        let stateless = self.rules().has_stateless();
+        let strays = self.rules().has_stateless() || !self.handovers().is_empty();
         let mut states = self.states.write();
         // What cannot be made leaves the one before in force.
         *states = make(states.clone())?;
         if let Some(states) = &*states {
-            states.evaluate_strays(stateless);
+            states.evaluate_strays(strays);
         }
         Ok(())
+    }
+
+    /// The VPCs of which another cluster may have sessions. While it is held, no others come into force.
+    pub fn handovers(&self) -> RwLockReadGuard<'_, Arc<Handovers>> {
+        self.handovers.read()
+    }
+
+    /// Brings other handovers into force; those that go on keep their counts. When it returns, no batch goes on by those before.
+    pub fn set_handovers(&self, mut handovers: Handovers) {
+        handovers.go_on(&self.handovers());
+        *self.handovers.write() = Arc::new(handovers);
+        self.evaluate_strays();
+    }
+
+    /// Whether packets without a connection are for more than a state table to judge: rules without state may let them go on, or another
+    /// cluster has theirs.
+    fn evaluate_strays(&self) {
+        let wanted = self.rules().has_stateless() || !self.handovers().is_empty();
+        if let Some(states) = &*self.states() {
+            states.evaluate_strays(wanted);
+        }
     }
 
     /// Waits until every batch that began before has ended.
@@ -226,6 +247,7 @@ pub(crate) struct SessionView<'w> {
     pub guard: &'w Guard<'w>,
     pub filter: &'w Filter,
     pub states: Option<&'w Shared>,
+    pub handovers: &'w Handovers,
 }
 
 /// A session for a packet that seemed to have none.
@@ -350,6 +372,11 @@ impl<'w> SessionView<'w> {
             Fate::Queued => Err(DropReason::FragmentEarly),
             Fate::Drop => Err(DropReason::FragmentUnknown),
         }
+    }
+
+    /// Whether the first fragment of a packet's datagram has come here.
+    pub fn knows_first(self, vni: Option<Vni>, l4: &L4) -> bool {
+        fragment(vni, l4).is_some_and(|(key, _)| self.connections.fragments().knows(&key))
     }
 
     /// Whether a packet, if it is a first fragment, may be taken. To be asked before it begins a session or moves one.

@@ -24,7 +24,14 @@ struct World {
 /// A pool of one address for red, with this last octet.
 fn spec(octet: u32) -> NatSpec {
     let addr = 0xcb00_7100 + octet;
-    let pool = PoolSpec { name: "p".into(), ranges: vec![(addr, addr)], ports: (1024, 65535), block: 64, reuse: false };
+    let pool = PoolSpec {
+        name: "p".into(),
+        ranges: vec![(addr, addr)],
+        ports: (1024, 65535),
+        block: 64,
+        reuse: false,
+        shares: None,
+    };
     let snat = SnatSpec {
         vni: RED,
         pools: vec![0],

@@ -6,6 +6,7 @@ use abi::{flow_label, source_port, DropReason, Vni};
 use wire::ethernet::{self, ethertype};
 use wire::{checksum, ipv4, ipv6, protocol, udp, vxlan};
 
+use crate::handover::Mark;
 use crate::packet::{Addr, Packet};
 use crate::settings::Settings;
 use crate::stages::parse::ipv4_checksum_ok;
@@ -156,6 +157,7 @@ fn outer_udp<'a>(datagram: &'a [u8], s: &Settings, p: &mut Packet) -> Result<&'a
         return Err(DropReason::VxlanNoVniFlag.into());
     }
     p.vni = tunnel.vni();
+    p.mark = Mark::of(tunnel.reserved());
     Ok(&datagram[udp::HEADER_LEN + vxlan::HEADER_LEN..])
 }
 

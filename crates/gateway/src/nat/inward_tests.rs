@@ -26,8 +26,14 @@ fn nat() -> Connections {
     let options = Options { sessions: 1000, initial: 64, ..Options::default() };
     let tracker = Tracker::new(Arc::new(HeapMemory::new().unwrap()), options, 1).unwrap();
     let translator = Translator::new(3);
-    let pool =
-        PoolSpec { name: "p".into(), ranges: vec![(ELASTIC, ELASTIC)], ports: (1024, 65535), block: 64, reuse: false };
+    let pool = PoolSpec {
+        name: "p".into(),
+        ranges: vec![(ELASTIC, ELASTIC)],
+        ports: (1024, 65535),
+        block: 64,
+        reuse: false,
+        shares: None,
+    };
     let elastics = vec![ElasticSpec { addr: ELASTIC, vni: RED, usage: ElasticUse::Vm(A) }];
     translator.configure(&NatSpec { pools: vec![pool], snats: vec![], elastics });
     Connections::new(Arc::new(tracker), Arc::new(translator), Default::default(), None)

@@ -10,6 +10,7 @@ use super::translate::{End, Endpoint};
 use super::{inner_key, inward, outer_key, related, send, translate};
 use crate::connections::{epoch, picks_up, Made, SessionView};
 use crate::framing::plain;
+use crate::handover;
 use crate::l4::{Icmp, L4};
 use crate::packet::{Addr, Kind, Packet};
 use crate::record::Recorder;
@@ -88,7 +89,7 @@ pub(crate) fn prepare<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &Fram
         return Ok(());
     }
     let ports = l4.ports_of(Direction::Out);
-    if find(sight, p.vni, &l4, ports).is_some() {
+    if find(sight, p.vni, &l4, ports).is_some() || handover::wanted(sight, p, opens(&l4, ip_of(p, f))) {
         return Ok(());
     }
     let public = translated(w, sight, p, ip_of(p, f), &l4, ports)?;
@@ -110,7 +111,12 @@ pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Fram
     let session = match l4.icmp {
         Icmp::Other => return Err(DropReason::NatProtocol.into()),
         _ if covers_addresses(&l4) => return Err(DropReason::NatProtocol.into()),
-        Icmp::Error => related::outward(sight, p.vni, packet, &l4)?,
+        Icmp::Error => match related::outward(sight, p.vni, packet, &l4) {
+            Err(DropReason::NatIcmpUnrelated) if handover::wanted(sight, p, false) => {
+                return Err(DropReason::HandoverFailed.into())
+            }
+            other => other?,
+        },
         _ => session_of(w, sight, p, f, &l4)?,
     };
     p.session = session.0;
@@ -165,6 +171,9 @@ fn session_of<R: Recorder>(
     let mut l4 = *l4;
     let ports = match l4.later() {
         true => {
+            if p.known().is_none() && handover::wanted(sight, p, false) && !sight.knows_first(Some(p.vni), &l4) {
+                return Err(DropReason::HandoverFailed);
+            }
             let (ports, upper) = p.known().map_or_else(|| sight.later_ports(Some(p.vni), &l4, f.data(), w.now), Ok)?;
             l4.proto = upper;
             ports
@@ -176,6 +185,11 @@ fn session_of<R: Recorder>(
         return create(sight, p, packet, l4, ports, public, w.now);
     }
     let mut found = find(sight, p.vni, l4, ports);
+    let elsewhere = found.is_none() && handover::wanted(sight, p, opens(l4, packet));
+    if elsewhere {
+        // A reader may miss a session of the moment: nobody else has that.
+        found = key_of(p.vni, l4, ports).and_then(|key| sight.connections.tracker.find_inner(&key));
+    }
     if let Some(session) = found {
         let good = sight.current(session, p.policy) || renew(w, sight, p, session)?;
         if !good || !sight.judge(session, Direction::Out, l4, packet, w.now)? {
@@ -184,6 +198,7 @@ fn session_of<R: Recorder>(
     }
     let session = match found {
         Some(session) => session,
+        None if elsewhere => return Err(DropReason::HandoverFailed),
         None if l4.later() => return Err(DropReason::FragmentUnknown),
         None => {
             let public = translated(w, sight, p, packet, l4, ports)?;
@@ -228,6 +243,12 @@ pub(crate) fn begins(l4: &L4, packet: &[u8], policy: u64) -> bool {
     }
     let flags = packet.get(l4.at + 13).copied().unwrap_or(0) & (tcp::SYN | tcp::ACK | tcp::RST | tcp::FIN);
     flags == tcp::SYN || picks_up(policy) && flags & tcp::ACK != 0 && flags & (tcp::SYN | tcp::RST) == 0
+}
+
+/// A packet that begins a connection, whoever knew one like it: a plain SYN.
+pub(crate) fn opens(l4: &L4, packet: &[u8]) -> bool {
+    let flags = packet.get(l4.at + 13).copied().unwrap_or(0) & (tcp::SYN | tcp::ACK | tcp::RST | tcp::FIN);
+    l4.proto == protocol::TCP && !l4.later() && flags == tcp::SYN
 }
 
 /// The public endpoint of a new session from inside.

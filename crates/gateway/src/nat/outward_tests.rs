@@ -25,6 +25,7 @@ fn nat() -> Connections {
         ports: (1024, 65535),
         block: 64,
         reuse: false,
+        shares: None,
     };
     let snat = SnatSpec {
         vni: RED,

@@ -7,6 +7,7 @@ mod cluster;
 mod elastic_ip;
 mod filter_states;
 mod gateway;
+mod handover;
 mod meter;
 mod nc;
 mod node;
@@ -30,6 +31,7 @@ pub use cluster::*;
 pub use elastic_ip::*;
 pub use filter_states::*;
 pub use gateway::*;
+pub use handover::*;
 pub use meter::*;
 pub use nc::*;
 pub use node::*;
@@ -281,8 +283,9 @@ kinds! {
         Node in nodes = 14,
         Tenant in tenants = 15,
         Role in roles = 16,
+        Handover in handovers = 17,
         #[cfg(test)]
-        Probe in probes = 17,
+        Probe in probes = 18,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{texts, Described, Name};
 use crate::declare::{below, fields, Field, Form, Slot};
-use crate::doc::{Doc, Names};
+use crate::doc::{check_name, Doc, Names};
 use crate::error::Problem;
 use crate::forms::*;
 use crate::prefix::{parse_prefix, Prefix};
@@ -19,6 +19,9 @@ pub const SNAT_PORTS: (u16, u16) = (1024, 65_535);
 
 const RANGES: &str = "1 to 256 ranges, as 203.0.113.0/28, 203.0.113.7 or 203.0.113.5-203.0.113.9, at most 65536 addresses, none in another pool, none a tunnel address";
 
+const SHARES: &str =
+    "up to 4096 parts of the pool, as `203.0.113.0/30 a1`, `203.0.113.4:0-32767 a2 leaving` or, of nobody, `203.0.113.5 -`";
+
 fields! {
     /// Public IPv4 addresses for Snat and elastic addresses.
     pub struct PublicPool {
@@ -32,6 +35,8 @@ fields! {
         block: u16 = "spec.portBlock", Block.or(64);
         /// A port serves several connections as long as their destinations differ: more connections from fewer addresses, but a VM's port no longer looks the same to every destination (RFC 4787 REQ-1 is given up), so that peers behind other NATs may not find it.
         reuse_ports: bool = "spec.reusePorts", switch().or(false);
+        /// Whose the parts of the pool are, where several nodes serve it: no two give one address and port. The controller divides it; a node of its region gives what is its own, of a part that it is `leaving` nothing new. Without the list all is one node's.
+        shares: Vec<Share> = "spec.shares", parsed("share", "").list(4096, SHARES);
     }
 }
 
@@ -215,9 +220,97 @@ impl FromStr for AddressRange {
     }
 }
 
+/// A part of a pool, and whose it is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Share {
+    /// Its addresses.
+    pub range: AddressRange,
+    /// Its ports; none: all of each address.
+    pub ports: Option<(u16, u16)>,
+    /// The node; none: nobody's.
+    pub node: Option<Name>,
+    /// The node gives out nothing of it any more.
+    pub leaving: bool,
+}
+
+impl Share {
+    /// Whether all of this address and these ports is in it.
+    pub fn covers(&self, address: Ipv4Addr, (first, last): (u16, u16)) -> bool {
+        self.range.contains(address) && self.ports.is_none_or(|(from, to)| from <= first && last <= to)
+    }
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.range)?;
+        if let Some((first, last)) = self.ports {
+            write!(f, ":{first}-{last}")?;
+        }
+        write!(f, " {}", self.node.as_deref().unwrap_or("-"))?;
+        f.write_str(if self.leaving { " leaving" } else { "" })
+    }
+}
+
+impl FromStr for Share {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Share, String> {
+        let wrong = || format!("`{s}` is no share of a pool");
+        let mut words = s.split(' ');
+        let (part, node) = words.next().zip(words.next()).ok_or_else(wrong)?;
+        let leaving = words.next();
+        if leaving.is_some_and(|word| word != "leaving" || node == "-") || words.next().is_some() {
+            return Err(wrong());
+        }
+        let (range, ports) = match part.split_once(':') {
+            None => (part, None),
+            Some((range, ports)) => {
+                let (first, last) = ports.split_once('-').ok_or_else(wrong)?;
+                let port = |text: &str| text.parse::<u16>().map_err(|_| wrong());
+                (range, Some((port(first)?, port(last)?)).filter(|(first, last)| first <= last))
+            }
+        };
+        if part.contains(':') && ports.is_none() {
+            return Err(wrong());
+        }
+        if node != "-" {
+            check_name(node).map_err(|why| format!("`{s}`: {why}"))?;
+        }
+        let node = (node != "-").then(|| node.into());
+        Ok(Share { range: range.parse()?, ports, node, leaving: leaving.is_some() })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn shares_parse_and_print() {
+        for s in [
+            "203.0.113.0/30 a1",
+            "203.0.113.5-203.0.113.9 -",
+            "203.0.113.4:0-32767 node-2.north leaving",
+            "203.0.113.4:1024-1024 a1",
+        ] {
+            assert_eq!(s.parse::<Share>().unwrap().to_string(), s);
+        }
+        for s in [
+            "203.0.113.0/30",
+            "203.0.113.0 a b",
+            "203.0.113.0 - leaving",
+            "203.0.113.0:5-4 a",
+            "203.0.113.0:5 a",
+            "x a",
+            "203.0.113.0 -a",
+            "203.0.113.0 a leaving x",
+        ] {
+            assert!(s.parse::<Share>().is_err(), "{s}");
+        }
+        let share: Share = "203.0.113.4:0-32767 a".parse().unwrap();
+        assert!(share.covers([203, 0, 113, 4].into(), (5, 32767)));
+        assert!(!share.covers([203, 0, 113, 4].into(), (5, 32768)) && !share.covers([203, 0, 113, 5].into(), (5, 6)));
+    }
 
     #[test]
     fn ranges_parse_print_and_split() {

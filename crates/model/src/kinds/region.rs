@@ -12,6 +12,9 @@ use std::str::FromStr;
 
 const RAISED: &str = "up to 64 of the form `RESOURCES close N% full N% from TIME until TIME`";
 
+/// Seconds for which a tenant's old cluster serves its sessions where a Region says nothing else.
+pub const DRAIN_S: u32 = 3600;
+
 fields! {
     /// The whole that a controller looks after, of which there is one. A kind of the controller: a node takes none.
     pub struct Region {
@@ -23,6 +26,8 @@ fields! {
         levels: WaterLevels = "spec.waterLevels", part();
         /// Levels that are higher for a planned time, as a festival. RESOURCES: `vpcs`, `routes`, `vms`, `rules`, `sessions`, `traffic`, with commas between them, or `all`. A level that is higher anyway stays. TIME as in RFC 3339. Meanwhile another cluster is proposed later by as much as `close` is higher.
         raised: Vec<RaisedLevels> = "spec.raised", raised().list(64, RAISED);
+        /// Seconds for which a cluster that a tenant has left goes on serving its sessions, which the new one hands their packets to. Those that have not ended then break.
+        drain: u32 = "spec.drain", int(3, 604_800).or(DRAIN_S);
     }
 }
 

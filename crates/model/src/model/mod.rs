@@ -78,6 +78,8 @@ pub struct Model {
     pub(crate) bound: bound::Bound,
     pub(crate) vms: u64,
     pub(crate) routes: u64,
+    /// The name of this node in its region.
+    pub(crate) own_name: Option<Name>,
     /// Number of changes so far: a plan can be taken back only as long as it is the last.
     pub(crate) generation: u64,
 }
@@ -99,6 +101,16 @@ impl Model {
             Kind::Route => self.routes,
             kind => self.named.len(kind) as u64,
         }))
+    }
+
+    /// The name of this node in its region, by which it knows what of a PublicPool is its own.
+    pub fn own_name(&self) -> Option<&str> {
+        self.own_name.as_deref()
+    }
+
+    /// Says how this node is called in its region.
+    pub fn set_own_name(&mut self, name: Option<Name>) {
+        self.own_name = name;
     }
 
     /// Number of changes that this model has taken so far.

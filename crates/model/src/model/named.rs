@@ -42,13 +42,21 @@ impl Model {
     /// Puts an object of these kinds in; the one of its name that was there.
     pub(crate) fn set_named(&mut self, object: Object) -> Option<Object> {
         self.bound.changes(&object);
+        self.forget_tunnel_ends(object.kind());
         let old = self.named.put(object);
         old.iter().for_each(|o| self.bound.changes(o));
         old
     }
 
+    fn forget_tunnel_ends(&mut self, kind: Kind) {
+        if kind == Kind::Handover {
+            self.tunnel_ends.take();
+        }
+    }
+
     /// Takes one out.
     pub(super) fn take_named(&mut self, kind: Kind, name: &Name) -> Option<Object> {
+        self.forget_tunnel_ends(kind);
         let old = self.named.remove(kind, name);
         old.iter().for_each(|o| self.bound.goes(o));
         old

@@ -53,6 +53,7 @@ impl Model {
             t.unchanged = new.counts().of(kind) - t.added - t.changed;
         }
         new.generation = self.generation + 1;
+        new.own_name = new.own_name.or_else(|| self.own_name.clone());
         let old = std::mem::replace(self, new);
         Ok(Plan::of_swap(self.generation, old, tallies))
     }

@@ -150,9 +150,9 @@ impl Model {
         self.peerings.get(peering).map(|pair| pair.map(|id| self.view(id)))
     }
 
-    /// The tunnel addresses of all NCs.
+    /// The tunnel addresses of all NCs, and of clusters that sessions are handed over to, which are NCs to the tables.
     pub fn nc_addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
-        self.nc_addrs.keys().copied()
+        self.nc_addrs.keys().copied().chain(self.named.handovers.values().flat_map(|h| h.to.iter().copied()))
     }
 
     /// The same as a set, which is made once for all who ask.
@@ -255,6 +255,13 @@ impl<'a> Steps<'a> {
                 Undo::VpcAdded(id) => c.delta(*id).created = true,
                 Undo::VpcRemoved(_, vpc) => drop(c.deleted.insert(vpc.spec.vni)),
                 Undo::VpcChanged(id, _) => c.delta(*id).settings = true,
+                Undo::Named(Kind::Handover, name, old) => {
+                    if let Some(Object::Handover(old)) = old.as_deref() {
+                        c.ncs_before.extend(&old.to);
+                    }
+                    let now = model.named.handovers.get(name);
+                    c.ncs_after.extend(now.iter().flat_map(|h| h.to.iter().copied()));
+                }
                 Undo::PeeringAdded(_) | Undo::PeeringRemoved(..) | Undo::Named(..) => {}
                 Undo::VmAdded(v, mac) => drop(c.delta(*v).vms.entry(*mac).or_insert(false)),
                 Undo::VmRemoved(v, mac, _) => drop(c.delta(*v).vms.entry(*mac).or_insert(true)),

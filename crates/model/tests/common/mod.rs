@@ -166,6 +166,7 @@ impl Generator {
         let last = Ipv4Addr::new(203, 0, 113, i * 8 + self.rng.random_range(4..10u8));
         let (ranges, reuse_ports) = (vec![AddressRange { first, last }], self.rng.random());
         Object::PublicPool(Box::new(PublicPool {
+            shares: Vec::new(),
             name: format!("o{i}").into(),
             ranges,
             ports: (2000, 3000),

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Which parts of public pools are due to another node, and whether a pool is enough for the nodes that serve it (`core/division.rs` decides).
+
+use crate::core::division::{divide, nodes_max, Holder};
+use crate::core::region::Proposal;
+use crate::service::Core;
+use model::{Documents, Kind, Name, Object, Pair, PublicPool, Share};
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+
+impl Core {
+    /// Pools that are to be divided anew, each as it is to be then.
+    pub(crate) fn divisions(&self) -> Documents {
+        let mut docs = Documents::new();
+        for pool in self.region.model().by_name().pools.values() {
+            let shares = self.division(pool);
+            if shares != pool.shares {
+                docs.put(Object::PublicPool(Box::new(PublicPool { shares, ..(**pool).clone() })));
+            }
+        }
+        docs
+    }
+
+    fn division(&self, pool: &PublicPool) -> Vec<Share> {
+        let nodes = &self.region.model().by_name().nodes;
+        let clusters: BTreeSet<&Name> = self.region.serving_pool(&pool.name).collect();
+        let holders = nodes.values().filter(|node| clusters.contains(&node.cluster));
+        let holders: Vec<Holder> = holders
+            .map(|node| Holder { node: node.name.clone(), serves: self.fleet.is_admitted(&node.name) })
+            .collect();
+        if holders.is_empty() && pool.shares.is_empty() {
+            return Vec::new();
+        }
+        let free = |node: &Name, address: Ipv4Addr, ports: (u16, u16)| {
+            let Some(cluster) = nodes.get(node).map(|n| &n.cluster) else { return true };
+            let Some((installed, left)) = self.fleet.left_shares(node) else { return false };
+            if !clusters.contains(cluster) {
+                // It has the pool no more, and with it went its sessions.
+                return installed >= self.region.intent(cluster);
+            }
+            let left = left.get(&*pool.name).into_iter().flatten().filter_map(|text| text.parse::<Share>().ok());
+            installed >= self.region.divided_at(&pool.name, cluster)
+                && left.filter(|s| s.leaving && s.node.as_ref() == Some(node)).any(|s| s.covers(address, ports))
+        };
+        let idle = |node: &Name, address: Ipv4Addr, ports: (u16, u16)| {
+            let told = self.fleet.idle_shares(node).and_then(|idle| idle.get(&*pool.name));
+            { told.into_iter().flatten() }
+                .filter_map(|text| text.parse::<Share>().ok())
+                .any(|s| s.covers(address, ports))
+        };
+        divide(pool, &holders, idle, free, |node| !nodes.contains_key(node))
+    }
+
+    /// Nodes of a cluster that have nothing yet of a pool that it serves, or do not know it.
+    pub(crate) fn without_public(&self, cluster: &Name) -> Vec<String> {
+        let model = self.region.model();
+        let pools = model.by_name().pools.values().filter(|p| self.region.serving_pool(&p.name).any(|c| c == cluster));
+        let lacks = |pool: &PublicPool, node: &Name| {
+            let has = pool.shares.iter().any(|s| s.node.as_ref() == Some(node) && !s.leaving);
+            let knows = self.fleet.left_shares(node).map_or(0, |(installed, _)| installed);
+            !has || knows < self.region.divided_at(&pool.name, cluster)
+        };
+        let nodes =
+            || model.by_name().nodes.values().filter(|n| n.cluster == *cluster && self.fleet.is_admitted(&n.name));
+        let found = pools.flat_map(|pool| nodes().filter(|n| lacks(pool, &n.name)).map(move |n| (n, pool)));
+        found.map(|(node, pool)| format!("{} (nothing of PublicPool {} yet)", node.name, pool.name)).collect()
+    }
+
+    /// Why a change would leave nodes without a part of a pool that they serve, if it would.
+    pub(crate) fn lacks_public(&self, proposal: &Proposal) -> Option<String> {
+        let kind = |(before, after): &Pair| after.as_ref().or(before.as_ref()).map(Object::kind);
+        let of = |kind| matches!(kind, Kind::PublicPool | Kind::Node | Kind::Snat | Kind::Tenant);
+        if !proposal.pairs.iter().filter_map(kind).any(of) {
+            return None;
+        }
+        let pools = self.region.model().by_name().pools.values();
+        { pools }.find_map(|pool| self.too_small(pool, &BTreeSet::new()))
+    }
+
+    /// Why a pool is too small for the clusters that serve it, and for another one.
+    fn too_small(&self, pool: &PublicPool, more: &BTreeSet<&Name>) -> Option<String> {
+        let model = self.region.model();
+        let snats = model.by_name().snats.values().filter(|s| s.pools.contains(&pool.name));
+        let owners = snats.filter_map(|s| self.region.index().owner(&s.vpc));
+        let tenants = owners.filter_map(|name| model.by_name().tenants.get(name));
+        let mut clusters = more.clone();
+        for tenant in tenants {
+            clusters.extend(tenant.cluster.iter());
+            let placement = self.region.placement(&tenant.name).filter(|_| tenant.cluster.is_none());
+            clusters.extend(placement.into_iter().flat_map(|p| p.holders()));
+        }
+        let nodes = model.by_name().nodes.values().filter(|n| clusters.contains(&n.cluster)).count();
+        let most = nodes_max(pool);
+        (nodes > most).then(|| {
+            format!(
+                "PublicPool `{}` is too small: it can be divided among {most} nodes, and {nodes} serve it; add addresses or ports",
+                pool.name
+            )
+        })
+    }
+
+    /// Why tenants cannot come to a cluster besides: a pool of theirs is too small for its nodes and those that have it.
+    pub(crate) fn no_public_for(&self, tenants: &[Name], to: &Name) -> Option<String> {
+        let model = self.region.model();
+        let of = |vpc: &Name| self.region.index().owner(vpc).is_some_and(|owner| tenants.contains(owner));
+        let snats = model.by_name().snats.values().filter(|s| of(&s.vpc));
+        let pools: BTreeSet<&Name> = snats.flat_map(|s| &s.pools).collect();
+        let found = pools.into_iter().filter_map(|name| model.by_name().pools.get(name));
+        { found }.find_map(|pool| self.too_small(pool, &BTreeSet::from([to])))
+    }
+}
