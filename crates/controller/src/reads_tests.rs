@@ -307,6 +307,7 @@ fn million() -> Core {
         evaluated: None,
         resync: BTreeSet::new(),
         credentials: BTreeMap::new(),
+        served: Default::default(),
     }
 }
 

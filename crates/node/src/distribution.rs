@@ -3,6 +3,7 @@
 //! (`docs/design/controller.md`). The documents of a snapshot, of which there are millions, come in blocks of bytes behind a line that says how many:
 //! in the form of a journal, which has a fifth of the size of lines and is read in a fifth of the time.
 
+use crate::paths::Paths;
 use crate::probes;
 use crate::usage::Usage;
 use model::bytes::{put_documents, read_documents, Reader};
@@ -13,7 +14,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 /// Version of these messages. A node that speaks another one is refused.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 /// Seconds between two signs of life of a stream.
 pub const ALIVE_S: u64 = 10;
 /// In the head of an answer: how old it may be, in milliseconds, since another controller leads or none does.
@@ -65,6 +66,8 @@ pub enum Message {
         /// Why not.
         why: String,
     },
+    /// Where VPCs are served, all that is decided; behind a snapshot or change, and whenever it is decided anew.
+    Paths(Paths),
     /// Nothing: the controller is there.
     Alive {},
 }
@@ -163,6 +166,7 @@ mod tests {
         for message in [
             Message::Hello { region: "r".into(), node: "n".into(), cluster: "c".into() },
             Message::Change { revision: 7, puts: 1, deletes: vec![("Vm".into(), "a".into())] },
+            Message::Paths(Paths { others_in_software: true, fast: ["a".into()].into(), ..Paths::default() }),
             Message::Alive {},
         ] {
             let line = message.line();

@@ -10,7 +10,7 @@
 use super::moving::Placement;
 use super::scope::{serving, Placed, Served};
 use super::search::Index;
-use model::{Access, Kind, Model, Name, Object, Pair};
+use model::{Access, Kind, Model, Name, Object, Pair, ServedBy};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -156,6 +156,8 @@ pub struct Pending {
     pub moving: BTreeSet<Name>,
     /// They have a place, and are gone or pinned.
     pub left: BTreeSet<Name>,
+    /// Their documents say where they are served (`spec.path`).
+    pub pinned: BTreeSet<Name>,
     /// Hosts, by their Roles.
     pub hosts: BTreeSet<Name>,
     /// Raised when a Tenant comes to ask for a cluster, or what joins Tenants changes.
@@ -211,6 +213,7 @@ impl Pending {
         let wants = set(|p| &mut p.nowhere, place.is_none() && free.is_some_and(|t| !t.vpcs.is_empty()));
         set(|p| &mut p.moving, free.is_some() && place.is_some_and(|p: &Placement| p.moving.is_some()));
         set(|p| &mut p.left, place.is_some() && free.is_none());
+        set(|p| &mut p.pinned, tenant.is_some_and(|t| t.path != ServedBy::Auto));
         self.wanted += u64::from(wants);
     }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-use super::{texts, Described, Kind, Name};
+use super::{texts, Described, Kind, Name, ServedBy};
 use crate::declare::fields;
 use crate::forms::*;
 
@@ -13,6 +13,8 @@ fields! {
         vpcs: Vec<Name> = "spec.vpcs", name_of(Kind::Vpc, "").list(65_536, "names of Vpcs of no other Tenant");
         /// The cluster that serves it.
         cluster: Option<Name> = "spec.cluster", name_of(Kind::Cluster, "name of a Cluster").optional().meaning("none: on no node");
+        /// Where nodes with a fast path serve its VPCs. `auto`: as the controller decides from the traffic, if the Cluster has a budget (`spec.fast`). What the document of a Vpc says of itself (`spec.path`) comes first.
+        path: ServedBy = "spec.path", choice(&ServedBy::ALL).or(ServedBy::Auto).shy();
     }
 }
 
