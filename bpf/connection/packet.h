@@ -248,6 +248,8 @@ static __always_inline int session_judges(const struct tunny_session_record *r, 
 		return PUNT_SESSION_CONTROL;
 	if ((READ_ONCE(r->outer) & 0xffff) != (policy >> TUNNY_POLICY_EPOCH_SHIFT & 0xffff))
 		return PUNT_SESSION_STALE;
+	if (unlikely(policy & TUNNY_POLICY_PATH_SESSIONS) && !tunny_probes.only)
+		return PUNT_PATH_SOFTWARE;
 	return policy & TUNNY_POLICY_SOFTWARE ? PUNT_SESSION_SOFTWARE : GO;
 }
 

@@ -62,8 +62,11 @@ static __always_inline int by_state(struct flow *w)
 		said = w->state;
 	}
 	none = (__u32)said == TUNNY_STATES_NONE;
-	if (verdict == STATES_ACCEPT)
+	if (verdict == STATES_ACCEPT) {
+		if (unlikely(w->policy & TUNNY_POLICY_PATH_SESSIONS) && !tunny_probes.only)
+			return PUNT + PUNT_PATH_SOFTWARE;
 		return w->policy & TUNNY_POLICY_SOFTWARE ? PUNT + PUNT_SESSION_SOFTWARE : GO;
+	}
 	if (verdict == STATES_AGENT)
 		return PUNT + (none ? PUNT_SESSION_NEW : PUNT_SESSION_CONTROL);
 	if (kind == TUNNY_STATES_KIND_BAD)

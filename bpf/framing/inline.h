@@ -319,7 +319,7 @@ __noinline int tunny_inline_decapsulate(struct xdp_md *ctx, struct flow *w, stru
 		return end;
 	if (!f.known)
 		return in ? DROP_SERVER_UNKNOWN : DROP_FILTER_SPOOFED;
-	return GO;
+	return unlikely(w->policy & TUNNY_POLICY_PATH_SOFTWARE) && !tunny_probes.only ? PUNT + PUNT_PATH_SOFTWARE : GO;
 }
 
 /* The frame leaves as it came, if it fits. */

@@ -75,6 +75,10 @@
 #define TUNNY_POLICY_SOFTWARE 0x2ULL
 #define TUNNY_POLICY_PICKUP 0x4ULL
 #define TUNNY_POLICY_FILTER 0x8ULL
+#define TUNNY_POLICY_PATH_SOFTWARE 0x10ULL
+#define TUNNY_POLICY_PATH_PEERINGS 0x20ULL
+#define TUNNY_POLICY_PATH_SESSIONS 0x40ULL
+#define TUNNY_POLICY_PATHS 0x70ULL
 #define TUNNY_POLICY_EPOCH_SHIFT 0x10U
 #define TUNNY_ROOT_LINE_MASK 0x3ffffffU
 #define TUNNY_ROOT_LEVELS_SHIFT 0x1aU
@@ -321,6 +325,7 @@ enum tunny_punt {
 	PUNT_NAT_HAIRPIN = 15,
 	PUNT_FILTER_SOURCE = 16,
 	PUNT_FILTER_MIGRATED = 17,
+	PUNT_PATH_SOFTWARE = 18,
 };
 
 struct tunny_root {
@@ -360,11 +365,13 @@ struct tunny_root {
 	__u64 wire_words[8];
 	__u64 filtered;
 	__u64 flow_version;
-	__u64 reserved[90];
+	__u64 software_limit;
+	__u64 reserved[89];
 	__u64 punt_total_tat;
 	__u64 punt_total_peak_tat;
 	__u64 punt_epoch;
-	__u64 reserved_engine[5];
+	__u64 software_tat;
+	__u64 reserved_engine[4];
 	__u64 punt_others[8];
 	__u64 punt_rings[1024];
 };
@@ -405,11 +412,13 @@ _Static_assert(__builtin_offsetof(struct tunny_root, wire_servers) == 3424, "Roo
 _Static_assert(__builtin_offsetof(struct tunny_root, wire_words) == 3488, "Root.wire_words");
 _Static_assert(__builtin_offsetof(struct tunny_root, filtered) == 3552, "Root.filtered");
 _Static_assert(__builtin_offsetof(struct tunny_root, flow_version) == 3560, "Root.flow_version");
-_Static_assert(__builtin_offsetof(struct tunny_root, reserved) == 3568, "Root.reserved");
+_Static_assert(__builtin_offsetof(struct tunny_root, software_limit) == 3568, "Root.software_limit");
+_Static_assert(__builtin_offsetof(struct tunny_root, reserved) == 3576, "Root.reserved");
 _Static_assert(__builtin_offsetof(struct tunny_root, punt_total_tat) == 4288, "Root.punt_total_tat");
 _Static_assert(__builtin_offsetof(struct tunny_root, punt_total_peak_tat) == 4296, "Root.punt_total_peak_tat");
 _Static_assert(__builtin_offsetof(struct tunny_root, punt_epoch) == 4304, "Root.punt_epoch");
-_Static_assert(__builtin_offsetof(struct tunny_root, reserved_engine) == 4312, "Root.reserved_engine");
+_Static_assert(__builtin_offsetof(struct tunny_root, software_tat) == 4312, "Root.software_tat");
+_Static_assert(__builtin_offsetof(struct tunny_root, reserved_engine) == 4320, "Root.reserved_engine");
 _Static_assert(__builtin_offsetof(struct tunny_root, punt_others) == 4352, "Root.punt_others");
 _Static_assert(__builtin_offsetof(struct tunny_root, punt_rings) == 4416, "Root.punt_rings");
 
@@ -459,7 +468,7 @@ struct tunny_tenant_state {
 	__u64 punts;
 	__u64 punts_limited;
 	__u64 punts_held;
-	__u64 reserved;
+	__u64 software;
 };
 _Static_assert(sizeof(struct tunny_tenant_state) == 64, "TenantState");
 _Static_assert(__builtin_offsetof(struct tunny_tenant_state, punt_tat) == 0, "TenantState.punt_tat");
@@ -469,7 +478,7 @@ _Static_assert(__builtin_offsetof(struct tunny_tenant_state, punt_peak_tat) == 2
 _Static_assert(__builtin_offsetof(struct tunny_tenant_state, punts) == 32, "TenantState.punts");
 _Static_assert(__builtin_offsetof(struct tunny_tenant_state, punts_limited) == 40, "TenantState.punts_limited");
 _Static_assert(__builtin_offsetof(struct tunny_tenant_state, punts_held) == 48, "TenantState.punts_held");
-_Static_assert(__builtin_offsetof(struct tunny_tenant_state, reserved) == 56, "TenantState.reserved");
+_Static_assert(__builtin_offsetof(struct tunny_tenant_state, software) == 56, "TenantState.software");
 
 struct tunny_word_bucket {
 	__u64 entries[7];

@@ -150,6 +150,15 @@ static __always_inline struct tunny_tenant_state *tenant_state(struct exit *x, c
 	return record ? line_at(record + (1 << TUNNY_TENANT_CHUNK_SHIFT)) : NULL;
 }
 
+/*
+ * What is served in software has a meter of its own, so that it takes no part of what others begin connections with. Above it a VPC may still
+ * have next to nothing in the ring (enter_ring), so that one that floods does not stop the others.
+ */
+static __always_inline int software_scarce(struct tunny_root *root, __u64 now)
+{
+	return !rate_limit(root->software_limit, &root->software_tat, now);
+}
+
 /* N + 1 meters: one of all punts together, one of each tenant. A packet whose tenant is not known counts as yellow. */
 static __always_inline int punt_allowed(struct exit *x, const struct end *e, __u64 now)
 {
@@ -185,8 +194,9 @@ static __always_inline __u32 other_share(struct xdp_md *ctx)
  * Shares of a ring. A tenant may have as many packets in it as are free (dynamic thresholds, Choudhury and Hahne 1998), not counting the last
  * eighth: one that floods gets nearly half, n of them an n + 1st part each. The eighth is for those who have next to nothing in it. `mine` is
  * what a tenant has in all rings. Returns whether the packet may go in; it is entered then, and the software path takes it out of both words.
+ * scarce: next to nothing is all there is.
  */
-static __always_inline int enter_ring(struct tunny_root *root, __u64 *ring, __u64 *mine)
+static __always_inline int enter_ring(struct tunny_root *root, __u64 *ring, __u64 *mine, int scarce)
 {
 	__u64 room = READ_ONCE(*ring), epoch = READ_ONCE(root->punt_epoch) << TUNNY_PUNT_EPOCH_SHIFT;
 	__u64 entries = room >> 32, used = room & 0xffffffff, least = (entries >> 9) + 1, most;
@@ -194,7 +204,7 @@ static __always_inline int enter_ring(struct tunny_root *root, __u64 *ring, __u6
 	if (used >= entries)
 		return 0;
 	most = entries - (entries >> 3) > used ? entries - (entries >> 3) - used : 0;
-	if (most < least)
+	if (most < least || scarce)
 		most = least;
 	for (int i = 0; i < 4; i++) {
 		__u64 old = READ_ONCE(*mine), used = old >> TUNNY_PUNT_EPOCH_SHIFT << TUNNY_PUNT_EPOCH_SHIFT == epoch ? old & 0xffffffff : 0;
@@ -233,9 +243,13 @@ static __always_inline int punt(struct exit *x, const struct end *e, __u32 reaso
 	__u32 *slot = map_value(&tunny_port_slots, ifindex), share = 0, tenant = 0, at;
 	struct tunny_tenant_state *state = tenant_state(x, e);
 	__u64 now = time_ns(), *mine = NULL;
+	int path = reason == PUNT_PATH_SOFTWARE, scarce = 0;
 
-	if (!tunny_probes.only && !punt_allowed(x, e, now))
-		return drop(x, e, DROP_PUNT_LIMITED);
+	if (!tunny_probes.only) {
+		scarce = path ? software_scarce(x->root, now) : !punt_allowed(x, e, now);
+		if (scarce && !path)
+			return drop(x, e, DROP_PUNT_LIMITED);
+	}
 	if (!slot || queue >= TUNNY_QUEUES_MAX ||
 	    redirect(&tunny_xsks, *slot * TUNNY_QUEUES_MAX + queue) != XDP_REDIRECT)
 		return drop(x, e, DROP_PUNT_NO_LISTENER);
@@ -248,9 +262,13 @@ static __always_inline int punt(struct exit *x, const struct end *e, __u32 reaso
 			share = 1 + other_share(x->ctx);
 			mine = &x->root->punt_others[(share - 1) & (TUNNY_PUNT_OTHERS - 1)];
 		}
-		if (!enter_ring(x->root, &x->root->punt_rings[at], mine))
-			return drop(x, e, DROP_PUNT_RING_FULL);
+		if (!enter_ring(x->root, &x->root->punt_rings[at], mine, scarce))
+			return drop(x, e, scarce ? DROP_PUNT_LIMITED : DROP_PUNT_RING_FULL);
+	} else if (scarce) {
+		return drop(x, e, DROP_PUNT_LIMITED);
 	}
+	if (path && state && !tunny_probes.only)
+		__sync_fetch_and_add(&state->software, 1);
 	if (unlikely(x->root->options & TUNNY_OPT_CAPTURE_PUNTS))
 		tunny_capture(x->ctx, TUNNY_EVENT_PUNT, reason, e->vni);
 	if (e->admission == ACCEPTED)

@@ -26,7 +26,7 @@ static __always_inline int enter_vpc(struct tunny_root *root, struct flow *w, st
 	e->vni = w->vni;
 	e->tenant = tenant_id(t.key);
 	e->admission = ATTRIBUTED;
-	return GO;
+	return unlikely(w->policy & TUNNY_POLICY_PATH_SOFTWARE) && !tunny_probes.only ? PUNT + PUNT_PATH_SOFTWARE : GO;
 }
 
 /* The VM of the session, in the VM-NC table. */

@@ -204,7 +204,7 @@ static __always_inline int route(struct packet *p)
 	p->vm_found = w->found;
 	p->hops = w->hops;
 	p->vm = w->vm;
-	return GO;
+	return unlikely(p->policy & TUNNY_POLICY_PATH_PEERINGS) && p->hops && !tunny_probes.only ? PUNT + PUNT_PATH_SOFTWARE : GO;
 }
 
 #endif

@@ -127,7 +127,7 @@ static __always_inline int tenant(struct packet *p, struct end *e)
 	}
 	e->admission = ACCEPTED;
 	p->to_vni = p->vni;
-	return GO;
+	return unlikely(p->policy & TUNNY_POLICY_PATH_SOFTWARE) && !tunny_probes.only ? PUNT + PUNT_PATH_SOFTWARE : GO;
 }
 
 #endif

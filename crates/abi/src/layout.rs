@@ -177,16 +177,20 @@ layouts! {
         filtered: u64,
         /// Version of everything that flow caches depend on and that has no word of its own: settings, NCs, groups of next hops.
         flow_version: u64,
+        /// Packets of VPCs that are served in software (POLICY_PATH_SOFTWARE), all together: RATE_LIMIT word.
+        software_limit: u64,
         /// Room for later versions.
-        reserved: [u64; 90],
+        reserved: [u64; 89],
         /// GCRA time of all punts together, committed rate (engine-written), ns.
         punt_total_tat: u64,
         /// The same, peak rate.
         punt_total_peak_tat: u64,
         /// What PUNT_SHARE words count for; raised when packets were lost on the way, so that all begin anew.
         punt_epoch: u64,
+        /// GCRA time of packets of VPCs that are served in software, ns.
+        software_tat: u64,
         /// Fills the engine-written line.
-        reserved_engine: [u64; 5],
+        reserved_engine: [u64; 4],
         /// Packets of no tenant that were punted and not yet taken, by a hash of the destination: PUNT_SHARE words.
         punt_others: [u64; 8],
         /// The rings to the software path, by port slot * 64 + receive queue: entries in the upper 32 bits, 0: nobody says what is
@@ -252,8 +256,8 @@ layouts! {
         punts_limited: u64,
         /// Packets that were punted and not yet taken: PUNT_SHARE word.
         punts_held: u64,
-        /// Room for later versions.
-        reserved: u64,
+        /// Packets that were handed over because the VPC, or the service that they need, is served in software.
+        software: u64,
     }
 
     /// Bucket of a table of one-word entries: key in the upper bits, value in the lower, 0 = empty. Each entry changes by
@@ -605,6 +609,14 @@ bits! {
     POLICY_PICKUP: u64 = 1 << 2;
     /// POLICY: security groups judge what this VPC sends and receives.
     POLICY_FILTER: u64 = 1 << 3;
+    /// POLICY, a path bit: the VPC is served in software. What it sends, and what comes for it from the Internet, is handed over.
+    POLICY_PATH_SOFTWARE: u64 = 1 << 4;
+    /// POLICY, a path bit: its packets to peers are handed over.
+    POLICY_PATH_PEERINGS: u64 = 1 << 5;
+    /// POLICY, a path bit: its packets that belong to sessions are handed over, translated or judged.
+    POLICY_PATH_SESSIONS: u64 = 1 << 6;
+    /// POLICY: the path bits. They say where packets are served and nothing of what becomes of them, so the epoch does not change with them.
+    POLICY_PATHS: u64 = 0x7 << 4;
     /// POLICY: shift of the 16-bit epoch, raised by each change that sessions must be judged again for.
     POLICY_EPOCH_SHIFT: u32 = 16;
 

@@ -160,7 +160,7 @@ reasons! {
     TooBig = 42, "too_big", Locate, "The packet does not fit the underlay MTU towards the NC.", "Raise the underlay MTU or lower the VMs' MTU.";
     MeterVpc = 43, "meter_vpc", Meter, "The VPC's rate limit is exceeded.", "Raise the limit in the Vpc, or leave it.";
     MeterVm = 44, "meter_vm", Meter, "The VM's rate limit is exceeded.", "Raise the limit in the Vm, or leave it.";
-    PuntLimited = 45, "punt_limited", Emit, "Packets to the software path are congested, and this tenant is above its rate: its peak rate while all together are above their committed rate, its committed rate while they are above their peak rate.", "`tunny top` shows which tenant and why it punts; raise the limit in the Gateway if it is honest traffic.";
+    PuntLimited = 45, "punt_limited", Emit, "Packets to the software path are congested, and this tenant is above its rate: its peak rate while all together are above their committed rate, its committed rate while they are above their peak rate.", "`tunny top` shows which tenant and why it punts; raise the limit in the Gateway if it is honest traffic. A VPC that is served in software (`path_software`) has a limit of its own, `spec.punt.software`.";
     PuntRingFull = 46, "punt_ring_full", Emit, "The software path takes packets more slowly than they come, and the VPC's share of the ring to it is full (of no VPC: that of packets before their VPC is known, or the ring itself).", "Look at what the named VPC sends to its gateway or begins connections to; give the software path more workers, or the VPC a lower punt rate.";
     PuntNoListener = 47, "punt_no_listener", Emit, "The packet needs the software path, and `tunny node` does not run.", "Start `tunny node`.";
     TxFailed = 48, "tx_failed", Emit, "The driver or AF_XDP did not take the packet for transmission.", "Look at the link state and queue length of the egress port.";
@@ -222,4 +222,5 @@ reasons! {
     NatHairpin = 15, "nat_hairpin", Nat, "A VM talks to a public address of this gateway.", "None.";
     FilterSource = 16, "filter_source", Filter, "The inner source is no VM; it may be in a prefix that has security groups.", "None.";
     FilterMigrated = 17, "filter_migrated", Filter, "The connection lies in a prefix that has migrated to the software path (`spec.filter.migration`).", "See `tunny get migration`; raise `spec.filter.connections`, or the VPC's weight.";
+    PathSoftware = 18, "path_software", Tenant, "The VPC, or the service that the packet needs, is served in software (`spec.path`, or as the controller decided).", "None: `tunny get vpc` and `tunny --server URL get tenants` say why; `spec.path: fast` serves it in the fast path.";
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The benches by name. Names stay: results of different versions are compared by them.
 use crate::{
-    agent, chip_model, classify, compact, completion, cores, cpu, delay, drive, filter, filter_change, filter_rules,
-    isolation, latency, load, lookups, masquerade, nat, natshare, netfilter, newconn, ovs_lookup, ovs_trace, peers,
-    placement, region, rule_change, sessions, user, Context, Error, Report,
+    agent, chip_model, classify, compact, completion, cores, cpu, delay, drive, fast_slow, filter, filter_change,
+    filter_rules, isolation, latency, load, lookups, masquerade, nat, natshare, netfilter, newconn, ovs_lookup,
+    ovs_trace, peers, placement, region, rule_change, sessions, user, Context, Error, Report,
 };
 
 /// Which benches run together.
@@ -69,6 +69,13 @@ pub const BENCHES: &[Bench] = &[
         what: "data packets of established connections under security groups, compact and digest state tables, 1M and 10M connections",
         group: Group::Own,
         run: filter::xdp_filter_states,
+    },
+    Bench {
+        name: "fast-slow",
+        unit: "%",
+        what: "packets that the fast path serves of a skew in which a twentieth of the entries carries 95%, when the controller gives it a twentieth of the entries",
+        group: Group::Own,
+        run: fast_slow::fast_slow,
     },
     Bench {
         name: "isolation",

@@ -147,10 +147,21 @@ impl Workload {
 
     /// `count` packets, one a slot of [`PACKET_SLOT`] bytes; `peer_share` of 100 go to peers.
     pub fn packets(&self, count: usize, peer_share: u32, seed: u64) -> Vec<u8> {
+        self.packets_from(count, peer_share, seed, |random| random.random_range(0..self.vpcs))
+    }
+
+    /// The same of VPCs that `pick` picks.
+    pub fn packets_from(
+        &self,
+        count: usize,
+        peer_share: u32,
+        seed: u64,
+        mut pick_vpc: impl FnMut(&mut SplitMix64) -> u32,
+    ) -> Vec<u8> {
         let mut random = SplitMix64::seed_from_u64(seed ^ 0x5041_434B_4554_5300);
         let mut memory = vec![0u8; count * PACKET_SLOT];
         for slot in memory.chunks_exact_mut(PACKET_SLOT) {
-            let vpc = random.random_range(0..self.vpcs);
+            let vpc = pick_vpc(&mut random);
             let target = match random.random_range(0..100) < peer_share {
                 true => {
                     let peers = self.peers(vpc);

@@ -28,9 +28,10 @@ pub fn clusters(client: &Client, name: Option<&str>) -> anyhow::Result<Vec<Clust
 pub fn tenants_text(list: &[TenantView]) -> String {
     let row = |t: &TenantView| {
         let (vpcs, routes, vms) = (t.vpcs.to_string(), t.routes.to_string(), t.vms.to_string());
-        vec![t.name.clone(), t.cluster.clone(), vpcs, routes, vms, t.state.clone()]
+        let path = if t.why.is_empty() { t.path.clone() } else { format!("{} ({})", t.path, t.why) };
+        vec![t.name.clone(), t.cluster.clone(), vpcs, routes, vms, t.state.clone(), path]
     };
-    fitting(&["tenant", "cluster", "vpcs", "routes", "vms", "state"], list.iter().map(row).collect())
+    fitting(&["tenant", "cluster", "vpcs", "routes", "vms", "state", "path"], list.iter().map(row).collect())
 }
 
 /// Clusters as a table, a line a resource that has a limit.
@@ -102,6 +103,9 @@ pub struct RebalanceArgs {
     /// Levels may be above the mean by so many thousandths of it.
     #[arg(long, value_name = "N", default_value_t = 50)]
     within: u16,
+    /// Instead, move tenants with little traffic to clusters whose nodes have no fast path.
+    #[arg(long)]
+    cold: bool,
     /// Show the moves, and begin none.
     #[arg(long)]
     dry_run: bool,
@@ -109,7 +113,7 @@ pub struct RebalanceArgs {
 
 /// Runs `tunny rebalance`.
 pub fn rebalance(args: RebalanceArgs, global: &Global) -> anyhow::Result<ExitCode> {
-    let path = format!("/v1/rebalance?within={}&dry_run={}", args.within, args.dry_run);
+    let path = format!("/v1/rebalance?within={}&cold={}&dry_run={}", args.within, args.cold, args.dry_run);
     let done: Rebalanced = global.region_client()?.post(&path, Vec::new())?;
     show(global.output, &done, rebalanced_text)?;
     Ok(ExitCode::SUCCESS)

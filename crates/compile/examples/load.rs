@@ -33,6 +33,7 @@ fn region(vpcs: u32, each: u32, named: bool) -> Documents {
             pick_up: false,
             limits: Default::default(),
             weight: 1,
+            path: Default::default(),
             meter: None,
             peerings: vec![],
         };

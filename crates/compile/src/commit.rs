@@ -104,6 +104,7 @@ pub fn gateway_settings(gateway: Option<&Gateway>) -> GatewaySettings {
         punts_tenant: punts(g.punt_vpc),
         punts_total: punts(g.punt_total),
         icmp_limit_tenant: limit(g.icmp_limit),
+        software: limit(g.software),
     }
 }
 

@@ -64,6 +64,9 @@ pub(crate) struct ApplyQuery {
 pub(crate) struct RebalanceQuery {
     /// Thousandths above the mean that a cluster may hold; 50 if absent.
     within: Option<u16>,
+    /// Instead, the moves that bring tenants with little traffic to clusters whose nodes have no fast path.
+    #[serde(default)]
+    cold: bool,
     /// The plan alone.
     #[serde(default)]
     dry_run: bool,
@@ -347,8 +350,8 @@ async fn rebalance(
     Extension(caller): Extension<Caller>,
     Query(query): Query<RebalanceQuery>,
 ) -> Result<Response, Refusal> {
-    let RebalanceQuery { within, dry_run } = query;
-    Ok(answer(move || controller.rebalance(&caller, within.unwrap_or(50), dry_run)).await?.into_response())
+    let RebalanceQuery { within, cold, dry_run } = query;
+    Ok(answer(move || controller.rebalance(&caller, within.unwrap_or(50), cold, dry_run)).await?.into_response())
 }
 
 async fn upstream(

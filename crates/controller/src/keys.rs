@@ -19,6 +19,19 @@ pub const LATEST: &str = "l/";
 /// Where Tenants are that nobody pinned, by name.
 pub const PLACED: &str = "p/";
 
+/// Tenants of a cluster that are served fast, as a list, by the cluster's name.
+pub const FAST: &str = "f/";
+
+/// The key of the list of a cluster's fast tenants.
+pub fn fast(cluster: &str) -> Vec<u8> {
+    format!("{FAST}{cluster}").into_bytes()
+}
+
+/// The cluster of such a list.
+pub fn fast_of(key: &[u8]) -> Option<&str> {
+    std::str::from_utf8(key).ok()?.strip_prefix(FAST)
+}
+
 /// The key of a Tenant's place.
 pub fn placement(tenant: &str) -> Vec<u8> {
     format!("{PLACED}{tenant}").into_bytes()

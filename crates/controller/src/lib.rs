@@ -20,6 +20,7 @@ mod listing;
 pub mod live;
 mod metrics;
 pub mod openapi;
+pub mod paths;
 mod pki;
 pub mod placing;
 #[cfg(test)]

@@ -135,7 +135,7 @@ pub const REQUESTS: &[Request] = &[
     post("/v1/tenants/{name}/abort", OPERATORS, of::<Vec<TenantView>>, "A move goes back."),
     Request {
         query: of::<RebalanceQuery>,
-        ..post("/v1/rebalance", OPERATORS, of::<Rebalanced>, "The moves that make water levels even; those of the first wave begin.")
+        ..post("/v1/rebalance", OPERATORS, of::<Rebalanced>, "The moves that make water levels even, or bring cold tenants to clusters without a fast path; those of the first wave begin.")
     },
     Request {
         led: Led::Must,

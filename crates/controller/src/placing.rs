@@ -42,6 +42,12 @@ pub struct TenantView {
     pub routes: u64,
     /// VMs in them.
     pub vms: u64,
+    /// Which path of the nodes serves it, `fast` or `software`; empty: it is nowhere.
+    #[serde(default)]
+    pub path: String,
+    /// Why.
+    #[serde(default)]
+    pub why: String,
 }
 
 /// What `POST /v1/rebalance` answers.
@@ -243,7 +249,8 @@ impl Controller {
                 ),
             };
             let [_, routes, vms, ..] = amounts.0;
-            TenantView { name: t.name.to_string(), cluster, state, vpcs: t.vpcs.len(), routes, vms }
+            let (path, why) = core.path_of(t);
+            TenantView { name: t.name.to_string(), cluster, state, vpcs: t.vpcs.len(), routes, vms, path, why }
         };
         core.region.model().by_name().tenants.values().map(|t| view(t)).collect()
     }
@@ -302,10 +309,14 @@ impl Controller {
     }
 
     /// `POST /v1/rebalance`: the moves that make water levels even, and unless it is a dry run the first wave of them begins.
-    pub fn rebalance(&self, caller: &Caller, within: u16, dry_run: bool) -> Result<Rebalanced, Refusal> {
+    /// `cold`: those that bring tenants with little traffic to clusters without a fast path instead.
+    pub fn rebalance(&self, caller: &Caller, within: u16, cold: bool, dry_run: bool) -> Result<Rebalanced, Refusal> {
         let mut core = self.core();
         let assignment = Assignment::of(&core.region, &core.fleet, now_ms() / 1000);
-        let moves = assignment.rebalance(within).map_err(|why| Refusal::Wrong(vec![why]))?;
+        let moves = match cold {
+            true => assignment.cool(|tenant| core.is_cold(tenant), &core.slow_clusters()),
+            false => assignment.rebalance(within).map_err(|why| Refusal::Wrong(vec![why]))?,
+        };
         let proposal = assignment.proposal();
         let first = moves.iter().filter(|m| m.wave == 0);
         let changes: Places = first

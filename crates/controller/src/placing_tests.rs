@@ -403,3 +403,105 @@ fn a_new_cluster_takes_tenants_once_its_nodes_are_probed_and_step_by_step() {
     world.settle(now_ms());
     assert!(world.tenant("red").state.contains("2/6"));
 }
+
+impl World {
+    /// A node tells what it measured: packets and bits of VPCs, by an engine.
+    fn measures(&self, node: &str, engine: &str, packets: &[(&str, u64)]) {
+        let mut core = self.controller().core();
+        let (name, intent) = (Name::from(node), core.region.intent(&core.region.cluster_of(node).unwrap()));
+        // Software has half of the room.
+        let limit = if engine == "user" { VMS / 2 } else { VMS };
+        let levels = vec![Filled { name: "vms".into(), used: 0, limit }];
+        let paths = packets.iter().map(|(vpc, n)| (vpc.to_string(), [*n, 0])).collect();
+        let vpcs = packets.iter().map(|(vpc, n)| (vpc.to_string(), n * 1000)).collect();
+        let usage = Usage { engine: engine.into(), levels, paths, vpcs, ..Usage::default() };
+        core.fleet.came(&name, "192.0.2.1:5", now_ms());
+        let report = Report { installed: intent, verified: intent, usage, ..Report::default() };
+        core.fleet.reported(&name, report, intent, now_ms());
+    }
+
+    /// What the nodes of a cluster are told: the version, whether others are in software, and who is fast and who is not.
+    fn told(&self, cluster: &str) -> (u64, bool, String, String) {
+        let (version, paths) = self.controller().core().served.told(cluster);
+        let list = |set: &std::collections::BTreeSet<String>| set.iter().cloned().collect::<Vec<_>>().join(" ");
+        (version, paths.others_in_software, list(&paths.fast), list(&paths.software))
+    }
+
+    fn path(&self, tenant: &str) -> (String, String) {
+        let view = self.tenant(tenant);
+        (view.path, view.why)
+    }
+}
+
+#[test]
+fn tenants_are_served_where_the_controller_decides_from_what_nodes_measure() {
+    let mut world = World::start();
+    world.nodes_report(&NODES);
+    for (n, (tenant, vms)) in [("red", 4), ("blue", 8), ("green", 3)].into_iter().enumerate() {
+        world.add(tenant, 101 + n as u32, vms).unwrap();
+        world
+            .apply(&format!("kind: Tenant, metadata: {{name: {tenant}}}, spec: {{vpcs: [{tenant}], cluster: a}}"))
+            .unwrap();
+    }
+    let decide = |world: &World, at: u64| world.controller().decide_paths(at).unwrap();
+    // Without a budget all are fast; somebody who is pinned to software is not, and nodes are told.
+    decide(&world, 0);
+    assert_eq!(
+        (world.told("a"), world.path("red")),
+        ((0, false, "".into(), "".into()), ("fast".into(), "no budget".into()))
+    );
+    world.apply("kind: Tenant, metadata: {name: green}, spec: {vpcs: [green], cluster: a, path: software}").unwrap();
+    assert!(decide(&world, 1_000));
+    assert_eq!(
+        (world.told("a"), world.path("green")),
+        ((1, false, "".into(), "green".into()), ("software".into(), "pinned".into()))
+    );
+    // Eight entries for the hottest.
+    world.apply("kind: Cluster, metadata: {name: a}, spec: {addresses: [192.0.2.201], fast: {entries: 8}}").unwrap();
+    world.measures("a1", "xdp", &[("red", 3_000), ("blue", 10_000)]);
+    world.measures("a2", "xdp", &[("red", 3_000), ("green", 900_000)]);
+    assert!(decide(&world, 5_000));
+    // Red: 6,000 packets for four entries; blue: 10,000 for eight.
+    assert_eq!(world.told("a"), (2, true, "red".into(), "green".into()));
+    assert_eq!(world.path("red"), ("fast".into(), "6000 packets/s for 4 entries".into()));
+    assert_eq!(
+        world.path("blue"),
+        ("software".into(), "10000 packets/s for 8 entries: 4 of 8 entries are others'".into())
+    );
+    assert!(!decide(&world, 10_000), "nothing has changed");
+    // Another controller goes on with it, and events say what was decided.
+    world.again();
+    assert_eq!(world.told("a").2, "red");
+    decide(&world, now_ms());
+    assert_eq!(world.told("a").2, "red", "no node has measured yet");
+    let events = world.controller().audit.events(1000);
+    let notes: Vec<_> = events.iter().filter(|e| e.what == "path red").map(|e| e.note.as_str()).collect();
+    assert_eq!(notes, ["a: served in the fast path from now on: 6000 packets/s for 4 entries"]);
+    // Without a budget everybody is fast again.
+    world.apply("kind: Cluster, metadata: {name: a}, spec: {addresses: [192.0.2.201]}").unwrap();
+    world.measures("a1", "xdp", &[]);
+    decide(&world, now_ms());
+    assert_eq!((world.told("a").1, world.told("a").2, world.path("blue").0), (false, "".into(), "fast".into()));
+}
+
+#[test]
+fn cold_tenants_move_to_a_cluster_without_a_fast_path() {
+    let world = World::start();
+    world.apply("kind: Cluster, metadata: {name: a}, spec: {addresses: [192.0.2.201], fast: {entries: 8}}").unwrap();
+    ["a1", "a2"].iter().for_each(|node| world.measures(node, "xdp", &[]));
+    for (n, (tenant, vms)) in [("hot", 2), ("cold", 5), ("cool", 4), ("idle", 2)].into_iter().enumerate() {
+        world.add(tenant, 101 + n as u32, vms).unwrap();
+    }
+    world.settle(0);
+    ["b1", "b2"].iter().for_each(|node| world.measures(node, "user", &[]));
+    world.measures("a1", "xdp", &[("hot", 50_000), ("cool", 60)]);
+    world.controller().decide_paths(5_000).unwrap();
+    let all: Vec<_> = ["hot", "cold", "cool", "idle"].map(|t| (t, world.tenant(t).cluster, world.path(t).0)).to_vec();
+    assert!(all.iter().all(|(_, cluster, _)| cluster == "a"), "{all:?}");
+    let planned = world.controller().rebalance(&caller(), 50, true, true).unwrap();
+    let moved: Vec<_> = planned.moves.iter().map(|m| (m.tenants[0].as_str(), m.to.as_str(), m.entries)).collect();
+    // The silent ones first, the largest of them before others; what is hot stays, and above 70% of 10 VMs nobody comes.
+    assert_eq!((moved, planned.begun), (vec![("cold", "b", 6), ("idle", "b", 3)], false));
+    let begun = world.controller().rebalance(&caller(), 50, true, false).unwrap();
+    assert!(begun.begun && world.tenant("cold").state.contains("1/4"), "{:?}", world.tenant("cold"));
+}

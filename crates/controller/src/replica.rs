@@ -12,6 +12,7 @@ use crate::core::leader::{Leadership, Office};
 use crate::core::region::{Places, Wish};
 use crate::keys;
 use crate::openapi::Led;
+use crate::paths::Served;
 use crate::pki::Pki;
 use crate::refusal::Refusal;
 use crate::service::{self, Caller, Controller};
@@ -369,6 +370,9 @@ impl Controller {
                     None => None,
                 };
                 places.push((tenant.into(), placement));
+            } else if let Some(cluster) = keys::fast_of(&event.key) {
+                let fast = event.value.as_ref().and_then(|value| crate::paths::listed(value));
+                core.served.take(cluster, fast, service::now_ms());
             }
         }
         if text.is_empty() && docs.deletes.is_empty() {
@@ -393,11 +397,13 @@ impl Controller {
         let (docs, revision) = service::load(&*snapshot)?;
         let (latest, credentials) = (service::latest(&*snapshot)?, service::credentials(&*snapshot)?);
         let placed = service::placed(&*snapshot)?;
+        let fast = crate::paths::load(&*snapshot)?;
         let mut guard = self.core();
         guard.take(docs, "", revision, true)?;
         guard.region.place_anew(placed, revision);
         guard.region.forget_feeds(&latest);
         guard.credentials = credentials;
+        guard.served = Served::of(fast, &guard.region, service::now_ms());
         drop(guard);
         tracing::info!("all was read anew, at revision {revision}");
         self.doubt();

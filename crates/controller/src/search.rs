@@ -106,6 +106,12 @@ pub struct TenantSummary {
     pub bits: u64,
     /// Drops a second, by reason.
     pub drops: BTreeMap<String, u64>,
+    /// Which path of the nodes serves it, `fast` or `software`; empty: it is nowhere.
+    pub path: String,
+    /// Why.
+    pub why: String,
+    /// Packets a second that nodes take in for its VPCs, and of these such as the fast path handed over since they are served in software.
+    pub packets: [u64; 2],
     /// The VPCs, the first thousand of them.
     pub listed: Vec<VpcSize>,
 }
@@ -117,8 +123,9 @@ pub fn tenant(core: &Core, who: &Principal, name: &str) -> Result<TenantSummary,
     let Some(Object::Tenant(tenant)) = found else { return Err(absent(Kind::Tenant, name)) };
     let serving = core.region.serving(&tenant);
     let cluster = serving.map_or(String::new(), |cluster| cluster.to_string());
-    let mut view =
-        TenantSummary { name: name.into(), cluster, vpcs: tenant.vpcs.len() as u64, ..TenantSummary::default() };
+    let (path, why) = core.path_of(&tenant);
+    let vpcs = tenant.vpcs.len() as u64;
+    let mut view = TenantSummary { name: name.into(), cluster, vpcs, path, why, ..TenantSummary::default() };
     let here = model.by_name().nodes.values().filter(|n| Some(&n.cluster) == serving);
     let nodes: Vec<&Usage> = here.filter_map(|n| core.fleet.usage_now(&n.name)).collect();
     for vpc in &tenant.vpcs {
@@ -127,6 +134,9 @@ pub fn tenant(core: &Core, who: &Principal, name: &str) -> Result<TenantSummary,
         view.vms += vms;
         view.routes += routes;
         view.bits += bits;
+        for counted in nodes.iter().filter_map(|usage| usage.paths.get(&**vpc)) {
+            (0..2).for_each(|n| view.packets[n] += counted[n]);
+        }
         for (reason, n) in nodes.iter().filter_map(|usage| usage.vpc_drops.get(&**vpc)).flatten() {
             *view.drops.entry(reason.clone()).or_default() += n;
         }

@@ -63,6 +63,7 @@ pub fn run(file: &Path) -> Result<(), String> {
         node::daemon::notify("READY=1");
         tracing::info!("region {} at revision {}: listening on {address}", config.region, controller.status().revision);
         tokio::spawn(controller.clone().keep_placing());
+        tokio::spawn(controller.clone().keep_deciding());
         let mut result = Ok(());
         tokio::select! {
             why = crate::replica::run(&controller) => result = Err(why),

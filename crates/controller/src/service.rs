@@ -13,6 +13,7 @@ use crate::core::moving::Placement;
 use crate::core::region::{Proposal, Region};
 use crate::core::samples::{Sample, Samples};
 use crate::metrics::Metrics;
+use crate::paths::Served;
 use crate::pki::Pki;
 use crate::refusal::Refusal;
 use crate::replica::Replica;
@@ -49,6 +50,8 @@ pub struct Core {
     pub resync: BTreeSet<Name>,
     /// Credentials, by their hashes.
     pub credentials: BTreeMap<String, Credential>,
+    /// Which path of the nodes serves whom.
+    pub served: Served,
 }
 
 /// Who asks, and from where.
@@ -177,8 +180,9 @@ impl Controller {
         let audit = Audit::open(Some(folder), 0);
         audit.notes.iter().for_each(|note| tracing::warn!("{note}"));
         let credentials = credentials(&*snapshot)?;
+        let served = Served::of(crate::paths::load(&*snapshot)?, &region, now_ms());
         drop(snapshot);
-        let core = Mutex::new(Core::new(region, credentials));
+        let core = Mutex::new(Core { served, ..Core::new(region, credentials) });
         let (name, started) = (config.region.clone(), Instant::now());
         let (wakes, changes) = (Wakes::default(), Changes::default());
         let (metrics, samples, doubts) = (Metrics::default(), Mutex::default(), AtomicU64::new(0));
@@ -366,6 +370,7 @@ impl Core {
             evaluated: None,
             resync: BTreeSet::new(),
             credentials,
+            served: Served::default(),
         }
     }
 

@@ -43,6 +43,8 @@ pub struct Stream {
     hello: bool,
     /// Whether the node is admitted, as it was told.
     told: Option<(bool, String)>,
+    /// What the node was told of where VPCs are served.
+    paths: Option<u64>,
     /// Everything, on its way, and how much of it has been sent.
     whole: Option<(Whole, u64)>,
     news: Receiver<u64>,
@@ -89,6 +91,7 @@ pub fn begin(controller: &Arc<Controller>, caller: &Caller, query: &StreamQuery)
         drift,
         hello: false,
         told: None,
+        paths: None,
         whole: None,
         news,
     })
@@ -140,6 +143,11 @@ impl Stream {
         if let Some((admitted, why)) = admission.filter(|admission| self.told.as_ref() != Some(admission)) {
             self.told = Some((admitted, why.clone()));
             return Ok(Some(Message::Admission { admitted, why }.line().into_bytes()));
+        }
+        let (version, paths) = core.served.told(&self.cluster);
+        if self.paths != Some(version) && self.whole.is_none() {
+            self.paths = Some(version);
+            return Ok(Some(Message::Paths(paths).line().into_bytes()));
         }
         if let Some((whole, sent)) = &mut self.whole {
             return Ok(Some(match whole.page(&core.region)? {

@@ -99,7 +99,7 @@ function tenant(main, state, name) {
       put(main,
         h("p", { class: "crumb" }, h("a", { href: "#/tenants" }, "Tenants")),
         head(t.name, t.cluster ? `served by cluster ${t.cluster}` : "no cluster serves it"),
-        tiles([["VPCs", number(t.vpcs)], ["VMs", number(t.vms)], ["Routes", number(t.routes)], ["Entries", number(t.vms + t.routes)], ["Traffic", short(t.bits, "bit/s")]]),
+        tiles([["VPCs", number(t.vpcs)], ["VMs", number(t.vms)], ["Routes", number(t.routes)], ["Entries", number(t.vms + t.routes)], ["Traffic", short(t.bits, "bit/s")], ["Served", t.path ? (t.path === "fast" ? "fast path" : "in software") : "nowhere", t.why], ["Packets in software", t.packets[0] ? `${Math.round(100 * t.packets[1] / t.packets[0])} %` : "none", `${number(t.packets[1])} of ${number(t.packets[0])} a second`]]),
         dropped(state, t.drops),
         card("VPCs", more, t.listed.length ? table([
           ["VPC", (v) => h("a", { href: `#/tenants/vpc/${esc(v.name)}` }, v.name), "lead"], ["VNI", (v) => v.vni, "num"], ["VMs", (v) => number(v.vms), "num"], ["Routes", (v) => number(v.routes), "num"], ["Traffic", (v) => short(v.bits, "bit/s"), "num"]], t.listed.slice(0, 200), "VPCs") : empty("It owns no VPC.")),

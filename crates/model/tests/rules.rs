@@ -236,6 +236,7 @@ fn hub(spokes: u32) -> Documents {
             pick_up: false,
             limits: Default::default(),
             weight: 1,
+            path: Default::default(),
             meter: None,
             peerings,
         }))

@@ -374,7 +374,7 @@ impl Conntrack {
         let served: BTreeSet<Vni> = old.policies.keys().chain(plan.policies.keys()).copied().collect();
         for vni in served {
             let wanted = plan.policies.get(&vni).copied().unwrap_or(0) & !EPOCH;
-            let differs = writer.policy(vni).is_some_and(|have| have & !EPOCH != wanted);
+            let differs = writer.policy(vni).is_some_and(|have| have & !(EPOCH | abi::POLICY_PATHS) != wanted);
             if differs || (wanted != 0 && judge(vni)) {
                 writer.set_policy(vni, wanted);
             }

@@ -159,6 +159,7 @@ fn tenants(tables: &Tables, vpcs: &BTreeMap<Vni, String>) -> Vec<TenantCounters>
             bytes: count.bytes,
             punts,
             punts_limited,
+            software: tables.tenant_software(&tenant),
             meter: tables.meter_colors(tables.tenant_meter(&tenant)),
             ..Default::default()
         };

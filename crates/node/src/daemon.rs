@@ -178,6 +178,9 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     steps.begin("finding the sessions");
     let memories = (plane.session_memory()?, plane.states_backing());
     let conntrack = Conntrack::open((memories, &options.instance), &model, &mut writer, (salt(), changed), &mut notes)?;
+    let managed = options.controller.as_ref().map(|c| Arc::new(Managed::open(&c.url, options.state.as_deref())));
+    let paths = managed.as_ref().map(|managed| managed.paths.get()).unwrap_or_default();
+    crate::paths::enter(&mut writer, &model, &paths, None);
     let (routers, _) = conntrack.set_egress(&mut writer, &model);
     plane.set_connections(conntrack.connections());
     let replaced = options.pins.as_deref().filter(|_| plane.xdp.is_some() && !plane.took_over());
@@ -262,7 +265,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
         conntrack,
         counts_before,
         audit,
-        managed: options.controller.as_ref().map(|c| Arc::new(Managed::open(&c.url, options.state.as_deref()))),
+        managed,
         startup,
         notes,
     });

@@ -4,6 +4,7 @@
 //! of a journal, which has a fifth of the size of lines and is read in a fifth of the time, and packed (zlib, RFC 1950).
 
 use crate::handover::HandoverView;
+use crate::paths::Paths;
 use crate::probes;
 use crate::usage::Usage;
 use flate2::read::ZlibDecoder;
@@ -73,6 +74,8 @@ pub enum Message {
         /// Why not.
         why: String,
     },
+    /// Where VPCs are served, all that is decided; behind a snapshot or change, and whenever it is decided anew.
+    Paths(Paths),
     /// Nothing: the controller is there.
     Alive {},
 }
@@ -216,6 +219,7 @@ mod tests {
         for message in [
             Message::Hello { region: "r".into(), node: "n".into(), cluster: "c".into() },
             Message::Change { revision: 7, puts: 1, deletes: vec![("Vm".into(), "a".into())] },
+            Message::Paths(Paths { others_in_software: true, fast: ["a".into()].into(), ..Paths::default() }),
             Message::Alive {},
         ] {
             let line = message.line();

@@ -5,6 +5,7 @@
 
 use crate::distribution::{read_block, Message, Report, ALIVE_S, BLOCK_MAX, PROTOCOL};
 use crate::managed::Managed;
+use crate::paths::Paths;
 use crate::service::Node;
 use crate::tls::Remote;
 use crate::types::ErrorBody;
@@ -250,6 +251,7 @@ async fn follow_stream(
                     out.send(sender, remote, managed).await?;
                 }
                 Message::Admission { admitted, why } => managed.admission(admitted, &why),
+                Message::Paths(paths) => decide(node, paths).await?,
                 Message::Alive {} => out.send(sender, remote, managed).await?,
             }
             if let Receiving::Change(revision, puts) = receiving {
@@ -288,6 +290,13 @@ async fn install(node: &Arc<Node>, parcel: Parcel, whole: bool, revision: u64) -
     let work = move || node.install(&parcel.docs, whole, revision);
     let done = tokio::task::spawn_blocking(work).await.map_err(|_| "the node failed at a change".to_string())?;
     done.map_err(|e| format!("revision {revision} cannot be brought into force: {e}"))
+}
+
+/// Serves VPCs where the controller decides.
+async fn decide(node: &Arc<Node>, paths: Paths) -> Result<(), String> {
+    let node = node.clone();
+    let work = move || node.decide_paths(paths);
+    tokio::task::spawn_blocking(work).await.map_err(|_| "the node failed to serve VPCs where it should".into())
 }
 
 /// Tells the controller how far this node is, and how it does.

@@ -32,6 +32,7 @@ pub mod metrics;
 mod narrow;
 pub mod offline;
 mod openapi;
+pub mod paths;
 pub mod pcap;
 pub mod probes;
 mod punt;

@@ -6,6 +6,7 @@
 use crate::consent::{Authority, Consent};
 use crate::distribution::Report;
 use crate::error::NodeError;
+use crate::paths::Decided;
 use crate::probes::{self, Due, AT_ONCE};
 use crate::service::{sentences, Change, Node};
 use crate::types::{ApplyReport, ControllerView};
@@ -45,6 +46,8 @@ pub struct Managed {
     url: String,
     file: Option<PathBuf>,
     state: Mutex<(Followed, Outlook)>,
+    /// Where VPCs are served, as the controller decided last.
+    pub(crate) paths: Decided,
     /// Wakes who verifies.
     rush: Condvar,
     /// Wakes who probes.
@@ -82,7 +85,14 @@ impl Managed {
         // Without a file that can be read everything is asked for anew.
         let text = file.as_ref().and_then(|f| std::fs::read(f).ok());
         let followed = text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
-        Managed { url: url.into(), file, state: Mutex::new((followed, Outlook::default())), ..Managed::default() }
+        let paths = Decided::open(state);
+        Managed {
+            url: url.into(),
+            file,
+            state: Mutex::new((followed, Outlook::default())),
+            paths,
+            ..Managed::default()
+        }
     }
 
     /// How far it got.

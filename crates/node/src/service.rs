@@ -678,6 +678,8 @@ impl Node {
             return Err(e.into());
         }
         self.conntrack.carry_out(&mut writer, &plan, commit, (&core.model, replaced));
+        let touched: Vec<Vni> = commit.tenants.iter().map(|t| t.vni).collect();
+        crate::paths::enter(&mut writer, &core.model, &self.decided_paths(), (!replaced).then_some(&touched[..]));
         Ok(self.conntrack.set_egress(&mut writer, &core.model))
     }
 

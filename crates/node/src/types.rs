@@ -197,6 +197,9 @@ pub struct TenantCounters {
     /// Packets that were to be, and were dropped by the meters (`punt_limited`).
     #[serde(default)]
     pub punts_limited: u64,
+    /// Of its packets those that the fast path handed over because they are served in software.
+    #[serde(default)]
+    pub software: u64,
     /// Packets that the VPC's own meter (`spec.meter`) found green, yellow and red; nothing without one.
     #[serde(default)]
     pub meter: [u64; 3],

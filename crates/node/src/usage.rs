@@ -35,6 +35,8 @@ pub struct Usage {
     pub punted: u64,
     /// Bits a second of the VPCs with the most.
     pub vpcs: BTreeMap<String, u64>,
+    /// Packets a second of the VPCs with the most: all, and of these such as the fast path handed over since they are served in software.
+    pub paths: BTreeMap<String, [u64; 2]>,
     /// Drops a second of the VPCs with the most, by reason.
     pub vpc_drops: BTreeMap<String, BTreeMap<String, u64>>,
 }
@@ -92,6 +94,14 @@ impl Usage {
         let mut lost: Vec<_> = lost.filter(|(_, drops)| !drops.is_empty()).collect();
         lost.sort_by_cached_key(|(_, drops)| Reverse(drops.values().sum::<u64>()));
         lost.truncate(VPCS);
+        let paths = after.tenants.iter().filter(|t| !t.vpc.is_empty()).map(|t| {
+            let was = known.get(&t.vni);
+            let all = rate(was.map_or(0, |t| t.packets), t.packets);
+            ([all, rate(was.map_or(0, |t| t.software), t.software)], t.vpc.clone())
+        });
+        let mut paths: Vec<([u64; 2], String)> = paths.filter(|(packets, _)| packets[0] > 0).collect();
+        paths.sort_unstable_by(|a, b| b.cmp(a));
+        paths.truncate(VPCS);
         let vpcs = after.tenants.iter().filter(|t| !t.vpc.is_empty());
         let vpcs = vpcs.map(|t| (rate(known.get(&t.vni).map_or(0, |t| t.bytes), t.bytes) * 8, t.vpc.clone()));
         let mut vpcs: Vec<(u64, String)> = vpcs.filter(|(bits, _)| *bits > 0).collect();
@@ -104,6 +114,7 @@ impl Usage {
             punted: rate(b.punted, a.punted),
             vpcs: vpcs.into_iter().map(|(bits, vpc)| (vpc, bits)).collect(),
             vpc_drops: lost.into_iter().collect(),
+            paths: paths.into_iter().map(|(packets, vpc)| (vpc, packets)).collect(),
             ..Usage::default()
         }
     }
@@ -154,8 +165,14 @@ mod tests {
 
     #[test]
     fn rates_are_of_the_time_between_and_the_fullest_is_no_cache() {
-        let tenant =
-            |vpc: &str, vni, bytes| TenantCounters { vpc: vpc.into(), vni, bytes, ..TenantCounters::default() };
+        let tenant = |vpc: &str, vni, bytes| TenantCounters {
+            vpc: vpc.into(),
+            vni,
+            bytes,
+            packets: bytes / 10,
+            software: bytes / 40,
+            ..TenantCounters::default()
+        };
         let counters = |seconds: u64, n: u64| Counters {
             time_ns: seconds * 1_000_000_000,
             total: EngineCounters {
@@ -175,6 +192,7 @@ mod tests {
         assert_eq!((usage.packets, usage.bits), (1000, 800_000));
         assert_eq!(usage.drops, [("route_none".to_string(), 500)].into());
         assert_eq!(usage.vpcs, [("a".to_string(), 80_000)].into());
+        assert_eq!(usage.paths, [("a".to_string(), [1000, 250])].into());
         assert_eq!(usage.vpc_drops, [("a".to_string(), [("vm_unknown".to_string(), 250)].into())].into());
         // Counters that began anew: nothing is negative.
         assert_eq!(Usage::between(&counters(10, 1000), &counters(12, 0)).packets, 0);

@@ -195,6 +195,8 @@ pub struct GatewaySettings {
     pub punts_total: PuntRates,
     /// ICMP errors for a tenant.
     pub icmp_limit_tenant: RateLimit,
+    /// Packets of all VPCs that are served in software.
+    pub software: RateLimit,
 }
 
 impl Default for GatewaySettings {
@@ -212,6 +214,7 @@ impl Default for GatewaySettings {
                 peak: RateLimit { per_second: 200_000, burst: 8_192 },
             },
             icmp_limit_tenant: RateLimit { per_second: 100, burst: 32 },
+            software: RateLimit { per_second: 1_000_000, burst: 10_000 },
         }
     }
 }

@@ -621,6 +621,11 @@ impl Tables {
         self.tenant_state(tenant).map_or((0, 0), |s| (load(state_word!(s, punts)), load(state_word!(s, punts_limited))))
     }
 
+    /// Packets of a tenant that the fast path handed over because they are served in software.
+    pub fn tenant_software(&self, tenant: &Tenant) -> u64 {
+        self.tenant_state(tenant).map_or(0, |s| state_word!(s, software).load(Ordering::Relaxed))
+    }
+
     /// Whether one more ICMP error may be sent for a tenant.
     #[inline(always)]
     pub fn icmp_allowed(&self, tenant: &Tenant, now: u64) -> bool {

@@ -59,6 +59,8 @@ pub struct Input {
     pub punt: Option<PuntReason>,
     /// `punt` is what sessions would have it handed over for; with a state table it is that table's list which decides ([`crate::punts`]).
     pub by_state: bool,
+    /// Whatever the fast path hands over is in order: the case is run in software.
+    pub by_path: bool,
 }
 
 /// A counter that is looked at.
@@ -325,6 +327,7 @@ impl Parser<'_> {
             generated: Vec::new(),
             punt: None,
             by_state: false,
+            by_path: false,
         };
         if words[0].text == "again" {
             match self.case().inputs().last() {

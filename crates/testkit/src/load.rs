@@ -100,6 +100,9 @@ impl Loader {
             if policy != self.region.policy(v.vni) || policy != 0 && !same {
                 self.writer.set_policy(Vni(v.vni), policy);
             }
+            if self.writer.path(Vni(v.vni)).is_some_and(|path| path != v.path) {
+                self.writer.set_path(Vni(v.vni), v.path);
+            }
         }
         if new.public() != old.public() {
             self.writer.set_public(&new.public()).map_err(|e| format!("public addresses cannot be written: {e}"))?;
@@ -129,6 +132,7 @@ pub fn gateway_settings(r: &Region) -> GatewaySettings {
         punts_tenant: PuntRates { committed: limit(r.punt_tenant), peak: limit(r.punt_tenant_peak) },
         punts_total: PuntRates { committed: limit(r.punt_total), peak: limit(r.punt_total_peak) },
         icmp_limit_tenant: limit(r.icmp_tenant),
+        software: limit(r.software),
     }
 }
 

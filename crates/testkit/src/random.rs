@@ -145,6 +145,7 @@ pub fn change(r: &mut Rng, region: &mut Region) {
         }
         vpc.mac = if r.chance(20) { mac(r) } else { vpc.mac };
         vpc.icmp = r.chance(90);
+        vpc.path = path(r);
     }
     for hop in &mut region.nexthops {
         if r.chance(10) {
@@ -206,6 +207,16 @@ fn underlay(r: &mut Rng, region: &mut Region, size: Size) {
     }
 }
 
+/// Most VPCs are served in the fast path, and some in software, or a service of theirs is.
+fn path(r: &mut Rng) -> u64 {
+    match r.below(12) {
+        0 | 1 => abi::POLICY_PATH_SOFTWARE,
+        2 => abi::POLICY_PATH_PEERINGS,
+        3 => abi::POLICY_PATH_SESSIONS,
+        _ => 0,
+    }
+}
+
 fn vpc(r: &mut Rng, vni: u32, vnis: &[u32], region: &Region, size: Size) -> Vpc {
     let mut vpc = Vpc {
         name: format!("vpc{}", vni & 0xff),
@@ -217,6 +228,7 @@ fn vpc(r: &mut Rng, vni: u32, vnis: &[u32], region: &Region, size: Size) -> Vpc 
         routes: Vec::new(),
         vms: Vec::new(),
         extra_ncs: Vec::new(),
+        path: 0,
     };
     for v6 in [false, true] {
         if r.chance(85) {

@@ -169,6 +169,8 @@ pub struct Vpc {
     pub vms: Vec<Vm>,
     /// NCs that may send for it though they host none of its VMs.
     pub extra_ncs: Vec<IpAddr>,
+    /// Where its packets are served: path bits of its POLICY word.
+    pub path: u64,
 }
 
 /// Everything.
@@ -194,6 +196,8 @@ pub struct Region {
     pub punt_total_peak: Limit,
     /// Limit of ICMP errors for one tenant.
     pub icmp_tenant: Limit,
+    /// Limit of packets of all VPCs that are served in software.
+    pub software: Limit,
     /// Uplinks.
     pub ports: Vec<Port>,
     /// Next hops.
@@ -223,6 +227,7 @@ impl Default for Region {
             punt_tenant_peak: Limit::default(),
             punt_total_peak: Limit::default(),
             icmp_tenant: Limit::default(),
+            software: Limit::default(),
             ports: Vec::new(),
             nexthops: Vec::new(),
             ncs: Vec::new(),

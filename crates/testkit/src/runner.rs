@@ -95,6 +95,25 @@ pub fn run_case_with(engine: &mut dyn Engine, case: &Case, spec: Spec) -> Result
     run_case(engine, &case).map_err(|e| format!("with states {}: {e}", spec.kind.name()))
 }
 
+/// Runs a case with all VPCs served in software: the same outcome, whatever the fast path hands over. `Ok(false)`: it does not concern this engine.
+pub fn run_case_in_software(engine: &mut dyn Engine, case: &Case) -> Result<bool, String> {
+    if case.xdp_only.is_some() {
+        // What it says of limits and ports is so in the fast path alone.
+        return Ok(false);
+    }
+    let in_software = |region: &mut Region| region.vpcs.iter_mut().for_each(|v| v.path = abi::POLICY_PATH_SOFTWARE);
+    let mut case = case.clone();
+    in_software(&mut case.region);
+    for step in &mut case.steps {
+        match step {
+            Step::Tables(region) => in_software(region),
+            Step::Input(input) => input.by_path = true,
+            _ => {}
+        }
+    }
+    run_case(engine, &case).map_err(|e| format!("in software: {e}"))
+}
+
 /// Runs one case. `Ok(false)`: it does not concern this engine.
 pub fn run_case(engine: &mut dyn Engine, case: &Case) -> Result<bool, String> {
     let other = if engine.punts() { &case.user_only } else { &case.xdp_only };
@@ -137,7 +156,7 @@ fn steps(engine: &mut dyn Engine, case: &Case, region: &mut Region, line: &mut u
                     let by_state = states.map(|states| punts::expected(region, input, &packet, &states));
                     let seen = engine.run(&frame, input.port, now)?;
                     let mut input = ports.learn(input, &seen)?;
-                    input.punt = by_state.unwrap_or(input.punt);
+                    input.punt = by_state.unwrap_or(if input.by_path { seen.punt } else { input.punt });
                     compare(engine.punts(), &input, &frame, &seen).map_err(|e| {
                         if input.times > 1 {
                             format!("{e} (time {time} of {})", input.times)

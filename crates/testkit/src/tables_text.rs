@@ -102,7 +102,7 @@ fn option(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<Defined> {
 }
 
 fn limit(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<Defined> {
-    let which = c.next("punt-tenant, punt-tenant-peak, punt-total, punt-total-peak or icmp")?;
+    let which = c.next("punt-tenant, punt-tenant-peak, punt-total, punt-total-peak, icmp or software")?;
     let word = c.next("N/s or none")?;
     let mut limit = Limit::default();
     if word.text != "none" {
@@ -120,8 +120,9 @@ fn limit(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<Defined> {
         "punt-total" => region.punt_total = limit,
         "punt-total-peak" => region.punt_total_peak = limit,
         "icmp" => region.icmp_tenant = limit,
+        "software" => region.software = limit,
         other => {
-            let known = "punt-tenant punt-tenant-peak punt-total punt-total-peak icmp";
+            let known = "punt-tenant punt-tenant-peak punt-total punt-total-peak icmp software";
             return Err(c.error(which, &format!("`{other}` is no limit; there are: {known}")));
         }
     }
@@ -235,6 +236,17 @@ fn meter(c: &mut Cursor<'_>) -> Parsed<Meter> {
     Ok(meter)
 }
 
+/// Where a VPC's packets are served, by the word for it.
+const PATHS: [(&str, u64); 3] = [
+    ("software", abi::POLICY_PATH_SOFTWARE),
+    ("software-peerings", abi::POLICY_PATH_PEERINGS),
+    ("software-sessions", abi::POLICY_PATH_SESSIONS),
+];
+
+fn path_bit(word: &str) -> u64 {
+    PATHS.iter().filter(|(name, _)| *name == word).map(|(_, bit)| bit).sum()
+}
+
 fn vpc(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<Defined> {
     let name = c.next("a name")?.text.clone();
     let vni = c.number("VNI", 0xff_ffff)? as u32;
@@ -248,12 +260,15 @@ fn vpc(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<Defined> {
         routes: Vec::new(),
         vms: Vec::new(),
         extra_ncs: Vec::new(),
+        path: 0,
     });
     while let Some(word) = c.peek() {
         c.next("a key")?;
         match word.text.as_str() {
             "mac" => vpc.mac = c.mac()?,
             "no-icmp" => vpc.icmp = false,
+            "fast" => vpc.path = 0,
+            key if PATHS.iter().any(|(name, _)| *name == key) => vpc.path |= path_bit(key),
             "meter" => vpc.meter = Some(meter(c)?),
             "no-gateway" => vpc.gateways.clear(),
             "gateway" => {
@@ -262,7 +277,12 @@ fn vpc(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<Defined> {
                     vpc.gateways.push(addr);
                 }
             }
-            other => return Err(c.error(word, &format!("`{other}` is none of: mac gateway no-gateway no-icmp meter"))),
+            other => {
+                return Err(c.error(
+                    word,
+                    &format!("`{other}` is none of: mac gateway no-gateway no-icmp meter fast software …"),
+                ))
+            }
         }
     }
     let defined = named(Some(vpc.mac), &vpc.gateways, Some(vni));
@@ -449,6 +469,7 @@ impl fmt::Display for Region {
             ("punt-total", self.punt_total),
             ("punt-total-peak", self.punt_total_peak),
             ("icmp", self.icmp_tenant),
+            ("software", self.software),
         ];
         for (name, l) in limits.iter().filter(|(_, l)| l.per_second != 0) {
             writeln!(f, "  limit {name} {}/s burst {}", l.per_second, l.burst)?;
@@ -467,6 +488,7 @@ impl fmt::Display for Region {
             write!(f, "  vpc {} {} mac {} gateway", v.name, v.vni, v.mac)?;
             v.gateways.iter().try_for_each(|a| write!(f, " {a}"))?;
             write!(f, "{}", if v.icmp { "" } else { " no-icmp" })?;
+            PATHS.iter().filter(|(_, bit)| v.path & bit != 0).try_for_each(|(name, _)| write!(f, " {name}"))?;
             v.meter.map_or(Ok(()), |m| write!(f, " {m}"))?;
             writeln!(f)?;
         }

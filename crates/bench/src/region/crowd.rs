@@ -100,7 +100,7 @@ async fn follow(link: Link, mut stream: Incoming, heard: Rc<Heard>) -> Result<()
                     news = true;
                     more(&heard.snapshots, 1);
                 }
-                Message::Hello { .. } | Message::Admission { .. } | Message::Alive {} => {}
+                Message::Hello { .. } | Message::Admission { .. } | Message::Paths(_) | Message::Alive {} => {}
             }
         }
         if news {

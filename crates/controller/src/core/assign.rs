@@ -302,6 +302,42 @@ impl Assignment {
         Ok(wanted.collect())
     }
 
+    /// Moves of tenants that send little into clusters whose nodes have no fast path: those with the least traffic for their entries first, until the
+    /// fullest table of such a cluster is at the level above which it takes no new tenants. Who is pinned or on its way stays.
+    pub fn cool(&self, is_cold: impl Fn(&Name) -> bool, slow: &BTreeSet<Name>) -> Vec<Wanted> {
+        let stays = |unit: &Unit| unit.pinned || unit.other.is_some() || !unit.lacking.is_empty();
+        let cold = self.units.iter().enumerate().filter_map(|(at, unit)| {
+            let from = unit.cluster.as_ref().filter(|from| !slow.contains(*from) && !stays(unit))?;
+            unit.tenants.iter().all(&is_cold).then_some((UnitId(at as u32), unit, from))
+        });
+        let mut cold: Vec<_> = cold.collect();
+        let density = |unit: &Unit| unit.demand[Resource::Traffic] as f64 / unit.demand.entries().max(1) as f64;
+        cold.sort_by(|a, b| {
+            density(a.1).total_cmp(&density(b.1)).then(b.1.demand.entries().cmp(&a.1.demand.entries()))
+        });
+        let close = Levels::default().close;
+        let mut room: Vec<(ClusterId, Amounts, Amounts)> =
+            self.region.usages().into_iter().map(|u| (u.cluster, u.load, u.capacity)).collect();
+        room.retain(|(id, ..)| slow.contains(&self.clusters[id.0 as usize]));
+        let mut moves = Vec::new();
+        for (_, unit, from) in cold {
+            let fits = |load: &Amounts, capacity: &Amounts| {
+                Resource::ALL.iter().all(|r| {
+                    (load[*r] + unit.demand[*r]) as u128 * 1000
+                        <= u128::from(capacity[*r]) * u128::from(close[*r as usize])
+                })
+            };
+            let Some((to, load, _)) = room.iter_mut().find(|(_, load, capacity)| fits(load, capacity)) else {
+                continue;
+            };
+            Resource::ALL.iter().for_each(|r| load[*r] += unit.demand[*r]);
+            let tenants = unit.tenants.iter().map(|t| t.to_string()).collect();
+            let (from, to) = (from.to_string(), self.clusters[to.0 as usize].to_string());
+            moves.push(Wanted { tenants, from, to, entries: unit.demand.entries(), wave: 0 });
+        }
+        moves
+    }
+
     /// The tenants that go with one to a cluster, if there is room for them.
     pub fn with(&self, tenant: &str, to: &Name) -> Result<Vec<Name>, String> {
         let unit = self.units.iter().position(|u| u.tenants.iter().any(|t| **t == *tenant));

@@ -12,6 +12,7 @@ pub mod fleet;
 pub mod hosts;
 pub mod leader;
 pub mod moving;
+pub mod paths;
 pub mod placement;
 pub mod region;
 #[cfg(test)]

@@ -10,7 +10,7 @@
 use super::moving::Placement;
 use super::scope::{serving, Placed, Served};
 use super::search::Index;
-use model::{Access, Handover, Kind, Model, Name, Object, Pair};
+use model::{Access, Handover, Kind, Model, Name, Object, Pair, ServedBy};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -192,6 +192,8 @@ pub struct Pending {
     pub left: BTreeSet<Name>,
     /// Something is reserved for them.
     pub reserving: BTreeSet<Name>,
+    /// Their documents say where they are served (`spec.path`).
+    pub pinned: BTreeSet<Name>,
     /// Hosts, by their Roles.
     pub hosts: BTreeSet<Name>,
     /// Raised when a Tenant comes to ask for a cluster, or what joins Tenants changes.
@@ -248,6 +250,7 @@ impl Pending {
         set(|p| &mut p.moving, free.is_some() && place.is_some_and(|p: &Placement| p.moving.is_some()));
         set(|p| &mut p.left, place.is_some() && free.is_none());
         set(|p| &mut p.reserving, tenant.is_some_and(|t| t.reserve.is_any()));
+        set(|p| &mut p.pinned, tenant.is_some_and(|t| t.path != ServedBy::Auto));
         self.wanted += u64::from(wants);
     }
 }

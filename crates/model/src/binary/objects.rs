@@ -117,7 +117,9 @@ pub(crate) fn put_vpc(out: &mut Vec<u8>, v: &Vpc) {
     put_mac(out, v.gateway_mac);
     put_addresses(out, &v.gateways);
     let limited = v.limits != VpcLimits::default();
-    out.push(u8::from(v.icmp) | u8::from(v.pick_up) << 1 | u8::from(limited) << 2 | u8::from(v.weight != 1) << 3);
+    let placed = v.path != VpcPath::default();
+    let flags = [v.icmp, v.pick_up, limited, v.weight != 1, placed];
+    out.push(flags.iter().enumerate().map(|(bit, is)| u8::from(*is) << bit).sum());
     put_optional_meter(out, v.meter.as_deref());
     put_names(out, &v.peerings);
     if limited {
@@ -126,6 +128,15 @@ pub(crate) fn put_vpc(out: &mut Vec<u8>, v: &Vpc) {
     if v.weight != 1 {
         put_u64(out, v.weight.into());
     }
+    if placed {
+        let served = ServedBy::ALL.iter().position(|(_, s)| *s == v.path.vpc).unwrap_or(0) as u8;
+        out.push(served | u8::from(v.path.peerings) << 2 | u8::from(v.path.sessions) << 3);
+    }
+}
+
+fn read_path(byte: u8) -> Result<VpcPath, Fault> {
+    let (_, vpc) = *ServedBy::ALL.get(usize::from(byte & 3)).ok_or("there is no such path")?;
+    Ok(VpcPath { vpc, peerings: byte & 4 != 0, sessions: byte & 8 != 0 })
 }
 
 pub(crate) fn read_vpc(r: &mut Reader<'_>, names: &mut Names) -> Result<Vpc, Fault> {
@@ -143,6 +154,7 @@ pub(crate) fn read_vpc(r: &mut Reader<'_>, names: &mut Names) -> Result<Vpc, Fau
         }
     }
     let weight = if flags & 8 != 0 { r.below(1001, "weight")? as u16 } else { 1 };
+    let path = if flags & 16 != 0 { read_path(r.byte()?)? } else { VpcPath::default() };
     Ok(Vpc {
         name,
         vni,
@@ -152,6 +164,7 @@ pub(crate) fn read_vpc(r: &mut Reader<'_>, names: &mut Names) -> Result<Vpc, Fau
         pick_up: flags & 2 != 0,
         limits,
         weight,
+        path,
         meter,
         peerings,
     })

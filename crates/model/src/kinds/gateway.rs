@@ -57,6 +57,8 @@ fields! {
         punt_vpc: Punts = "spec.punt.vpc", PUNTS_OF_VPC;
         /// Punts of all VPCs together.
         punt_total: Punts = "spec.punt.total", PUNTS_OF_ALL;
+        /// Packets of all VPCs together that are served in software (`spec.path` of a Vpc).
+        software: PacketLimit = "spec.punt.software", Limit(PacketLimit { rate: 1_000_000, burst: 10_000 }, ["Packets of all VPCs that are served in software (`spec.path` of a Vpc). Above it a VPC is refused what it has more than next to nothing waiting of.", "The same at once."]);
         /// Share of packets whose start goes to `tunny capture` and `tunny top` as samples.
         sampling: u8 = "spec.sampling", ratio().or(0);
         /// Limits of the tables.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-use super::{texts, Described, Kind, Name};
+use super::{texts, Described, Kind, Name, ServedBy};
 use crate::declare::fields;
 use crate::forms::*;
 use crate::resource::Resource;
@@ -17,6 +17,8 @@ fields! {
         cluster: Option<Name> = "spec.cluster", name_of(Kind::Cluster, "name of a Cluster").optional().meaning("none: on no node");
         /// What it has announced that it will need. Placement leaves room for it, where the Tenant is and where it moves to.
         reserve: Reservation = "spec.reserve", part();
+        /// Where nodes with a fast path serve its VPCs. `auto`: as the controller decides from the traffic, if the Cluster has a budget (`spec.fast`). What the document of a Vpc says of itself (`spec.path`) comes first.
+        path: ServedBy = "spec.path", choice(&ServedBy::ALL).or(ServedBy::Auto).shy();
     }
 }
 

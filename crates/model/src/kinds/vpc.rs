@@ -31,6 +31,8 @@ fields! {
         limits: VpcLimits = "spec.limits", part();
         /// Part in a state table that fills up (`spec.filter.migration` of the Gateway): a VPC of twice the weight keeps twice the connections in the fast path.
         weight: u16 = "spec.filter.weight", int(1, 1000).or(1).shy();
+        /// Where its packets are served.
+        path: VpcPath = "spec.path", part();
         /// Limit of what the VPC sends.
         meter: Option<Box<Meter>> = "spec.meter", MeterSlot;
         /// Peerings that this VPC agrees to. A Peering is valid only when both of its VPCs name it.
@@ -82,6 +84,57 @@ impl Slot for GatewayMac {
 
     fn write(&self, value: &Mac, out: &mut Written, path: &str) {
         out.value(path, &mac(), value);
+    }
+}
+
+/// Which path of a node serves packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ServedBy {
+    /// Nobody has said: the fast path, or as the controller decides.
+    #[default]
+    Auto,
+    /// The fast path.
+    Fast,
+    /// The software path.
+    Software,
+}
+
+impl ServedBy {
+    /// As documents have them.
+    pub const ALL: [(&'static str, ServedBy); 3] =
+        [("auto", ServedBy::Auto), ("fast", ServedBy::Fast), ("software", ServedBy::Software)];
+
+    /// As documents have it.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, s)| *s == self).map_or("", |(name, _)| name)
+    }
+}
+
+const SERVICE: &[(&str, bool)] = &[("fast", false), ("software", true)];
+
+fields! {
+    /// Where the packets of a VPC are served on a node with a fast path. It can change at any time: no packet is lost, no session ends.
+    #[derive(Copy)]
+    pub struct VpcPath {
+        /// All that the VPC sends, and what comes for it from the Internet. `software` suits services that are new or change often, and VPCs with many entries and little traffic. `auto`: the fast path, or in a region as the controller decides from the traffic.
+        vpc: ServedBy = "vpc", choice(&ServedBy::ALL).or(ServedBy::Auto).shy();
+        /// What Peerings lead to other VPCs.
+        peerings: bool = "peerings", choice(SERVICE).or(false).shy();
+        /// What belongs to sessions: translated, or judged by security groups.
+        sessions: bool = "sessions", choice(SERVICE).or(false).shy();
+    }
+}
+
+impl VpcPath {
+    /// The path bits of the VPC's POLICY word; `auto` is what holds if the document does not say it.
+    pub fn bits(self, auto: ServedBy) -> u64 {
+        let whole = if self.vpc == ServedBy::Auto { auto } else { self.vpc } == ServedBy::Software;
+        let bits = [
+            (whole, abi::POLICY_PATH_SOFTWARE),
+            (self.peerings, abi::POLICY_PATH_PEERINGS),
+            (self.sessions, abi::POLICY_PATH_SESSIONS),
+        ];
+        bits.iter().filter(|(is, _)| *is).map(|(_, bit)| bit).sum()
     }
 }
 

@@ -314,6 +314,7 @@ mod tests {
             pick_up: false,
             limits: Default::default(),
             weight: 1,
+            path: Default::default(),
             meter: None,
             peerings: vec![],
         })

@@ -125,6 +125,11 @@ impl Generator {
                     pick_up: self.rng.random(),
                     limits: self.vpc_limits(),
                     weight: [1, 7, 1000][vni as usize % 3],
+                    path: VpcPath {
+                        vpc: ServedBy::ALL[self.rng.random_range(0..3)].1,
+                        peerings: self.rng.random(),
+                        sessions: self.rng.random(),
+                    },
                     meter: self.meter(),
                     peerings: peerings.into_iter().collect(),
                 }))
@@ -249,6 +254,7 @@ pub fn start(g: &mut Generator) -> Naive {
             pick_up: false,
             limits: Default::default(),
             weight: 1,
+            path: Default::default(),
             meter: None,
             peerings,
         })));

@@ -257,6 +257,7 @@ fn settings_of_the_gateway_are_words_of_the_root() {
         punts_tenant: rates(1, 2),
         punts_total: rates(4, 5),
         icmp_limit_tenant: limit(8),
+        software: limit(9),
     };
     w.set_gateway(&settings);
     let have = [
@@ -269,9 +270,13 @@ fn settings_of_the_gateway_are_words_of_the_root() {
         root!(punt_limit_total),
         root!(punt_peak_total),
         root!(icmp_limit_tenant),
+        root!(software_limit),
     ]
     .map(|at| root.get(at));
-    assert_eq!(have, [0xc000_0209, 0xfd00 << 48, 0xabcd, 0x1234_5678, word(1), word(2), word(4), word(5), word(8)]);
+    assert_eq!(
+        have,
+        [0xc000_0209, 0xfd00 << 48, 0xabcd, 0x1234_5678, word(1), word(2), word(4), word(5), word(8), word(9)]
+    );
     assert_eq!((t.vtep4(), t.vtep6(), t.options()), (0xc000_0209, (0xfd00 << 48, 0xabcd), 0x1234_5678));
     w.set_gateway(&GatewaySettings { vtep4: None, vtep6: None, ..settings });
     assert_eq!((t.vtep4(), t.vtep6()), (0, (0, 0)));

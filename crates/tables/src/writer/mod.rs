@@ -640,7 +640,7 @@ impl Writer {
 }
 
 /// The words of the root that say these settings.
-fn gateway_words(g: &GatewaySettings) -> [(usize, u64); 9] {
+fn gateway_words(g: &GatewaySettings) -> [(usize, u64); 10] {
     let v6 = g.vtep6.map_or(0, |a| a.to_bits());
     [
         (root!(vtep4), u64::from(g.vtep4.map_or(0, |a| a.to_bits()))),
@@ -651,6 +651,7 @@ fn gateway_words(g: &GatewaySettings) -> [(usize, u64); 9] {
         (root!(punt_peak_tenant), g.punts_tenant.peak.word()),
         (root!(punt_peak_total), g.punts_total.peak.word()),
         (root!(icmp_limit_tenant), g.icmp_limit_tenant.word()),
+        (root!(software_limit), g.software.word()),
         (root!(options), g.options),
     ]
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The POLICY word of a VPC: what its packets need besides forwarding, and the epoch under which its sessions are judged.
+//! The POLICY word of a VPC: what its packets need besides forwarding, where they are served, and the epoch under which its sessions are judged.
 
 use super::versions::Concerned;
 use super::Writer;
@@ -11,7 +11,7 @@ const POLICY: usize = std::mem::offset_of!(TenantRecord, policy) / 8;
 const EPOCHS: u64 = 0xffff << POLICY_EPOCH_SHIFT;
 
 impl Writer {
-    /// Sets the flags (POLICY_*) of a VPC's POLICY word and raises its epoch, so that its sessions are judged again. False
+    /// Sets the flags (POLICY_*) of a VPC's POLICY word and raises its epoch, so that its sessions are judged again; the path bits stay. False
     /// if there is no such VPC.
     pub fn set_policy(&mut self, vni: Vni, flags: u64) -> bool {
         if !self.tenants.contains_key(&vni) {
@@ -25,7 +25,7 @@ impl Writer {
         let state = &self.tenants[&vni];
         let line = self.store.lines.at(self.tenant_line(state.id));
         let epoch = line.word(POLICY).wrapping_add(1 << POLICY_EPOCH_SHIFT) & EPOCHS;
-        line.set(POLICY, epoch | flags & !EPOCHS);
+        line.set(POLICY, epoch | line.word(POLICY) & POLICY_PATHS | flags & !(EPOCHS | POLICY_PATHS));
         match flags & POLICY_FILTER {
             0 => self.filtered.remove(&vni),
             _ => self.filtered.insert(vni),
@@ -37,6 +37,28 @@ impl Writer {
             let bucket = self.store.lines.at(place.line);
             bucket.set(place.slot, bucket.word(place.slot) & !(TENANT_NAT | TENANT_FILTERED) | self.nat_flag(state.id));
         }
+    }
+
+    /// Sets where a VPC's packets are served: the path bits of its POLICY word. Nothing that decides about packets changes, so no session is
+    /// judged anew; only flow caches let its flows go. Engines see it by the one store to the VPC's entry: a packet is served by one path or
+    /// by the other. False if there is no such VPC.
+    pub fn set_path(&mut self, vni: Vni, path: u64) -> bool {
+        if !self.tenants.contains_key(&vni) {
+            return false;
+        }
+        self.change(&Concerned::vpc(vni, self.store.salt), |w| {
+            let line = w.store.lines.at(w.tenant_line(w.tenants[&vni].id));
+            line.set(POLICY, line.word(POLICY) & !POLICY_PATHS | path & POLICY_PATHS);
+            if let Some(place) = w.tables.tenants.find_tenant(&w.store, vni) {
+                w.tables.tenants.set_policy(&w.store.lines, place, line.word(POLICY) as u32);
+            }
+        });
+        true
+    }
+
+    /// The path bits of a VPC.
+    pub fn path(&self, vni: Vni) -> Option<u64> {
+        self.policy(vni).map(|policy| policy & POLICY_PATHS)
     }
 
     /// Tells engines how many VPCs have security groups.
