@@ -4,6 +4,7 @@
 //! A new kind is a file with its [`fields!`] and its [`Described`], and a line in the list below.
 
 mod cluster;
+mod edge_port;
 mod elastic_ip;
 mod filter_states;
 mod gateway;
@@ -27,6 +28,7 @@ mod vm;
 mod vpc;
 
 pub use cluster::*;
+pub use edge_port::*;
 pub use elastic_ip::*;
 pub use filter_states::*;
 pub use gateway::*;
@@ -281,8 +283,10 @@ kinds! {
         Node in nodes = 14,
         Tenant in tenants = 15,
         Role in roles = 16,
+        EdgePort in edge_ports = 17,
+        Overlay in overlays = 18,
         #[cfg(test)]
-        Probe in probes = 17,
+        Probe in probes = 19,
     }
 }
 
