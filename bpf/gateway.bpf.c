@@ -6,6 +6,7 @@
  */
 #include "framing/framing.h"
 #include "framing/inline.h"
+#include "framing/qinq.h"
 #include "stages/prefetch.h"
 #include "stages/parse.h"
 #include "stages/tenant.h"
@@ -16,7 +17,11 @@
 #include "stages/meter.h"
 #include "stages/rewrite.h"
 #include "stages/emit.h"
+#include "stages/line.h"
 #include "stages/cached.h"
+
+/* A verdict of tunny_edge alone: the port is none of the edge's. */
+#define NO_EDGE (PASS + 2)
 
 /* Takes the packet in. PASS while the table memory is not ready. */
 static __always_inline int enter(struct packet *p)
@@ -53,11 +58,13 @@ static __always_inline int serve(struct packet *p, struct end *e)
 		end = tunny_refuse(e, end);
 		return end == DROP_INNER_LINK_LOCAL ? tunny_own_address(e) : end;
 	}
+	if (p->edge)
+		p->outer_tos = p->inner_tos;
 	end = tenant(p, e);
 	if (!end)
 		end = nat(p);
 	if (!end)
-		end = nat_verdict(p, route(p));
+		end = line_verdict(p, e, nat_verdict(p, route(p)));
 	if (!end)
 		end = filter(p, e);
 	if (!end) {
@@ -68,7 +75,7 @@ static __always_inline int serve(struct packet *p, struct end *e)
 		end = meter(p);
 	if (end)
 		return end;
-	if (tunny_flow.chunks)
+	if (tunny_flow.chunks && !p->edge)
 		remember(p);
 	end = rewrite(p);
 	if (!end)
@@ -78,14 +85,12 @@ static __always_inline int serve(struct packet *p, struct end *e)
 	return end;
 }
 
-/* The compiler makes a copy of the path for each pair of families, with constant offsets. */
-static __always_inline int tunnel_packet(struct packet *p, struct end *e)
+/* The compiler makes a copy of the path for each framing and family, with constant offsets. */
+static __always_inline int inner_packet(struct packet *p, struct end *e)
 {
-	int end = vxlan_decapsulate(p, e);
+	int end = first_lines(p);
 	__u16 type;
 
-	if (!end)
-		end = first_lines(p);
 	if (end)
 		return end;
 	type = parse_inner_ethernet(p, &end);
@@ -100,10 +105,38 @@ static __always_inline int tunnel_packet(struct packet *p, struct end *e)
 	return end == PUNT + PUNT_NONLINEAR_HEADERS ? end : tunny_refuse(e, end);
 }
 
+static __always_inline int tunnel_packet(struct packet *p, struct end *e)
+{
+	int end = vxlan_decapsulate(p, e);
+
+	return end ? end : inner_packet(p, e);
+}
+
+/* What comes by an edge port. NO_EDGE: it came by another one. Negative: sent on, and how. A global function as tunny_tunnel. */
+__noinline int tunny_edge(struct xdp_md *ctx, struct end *e)
+{
+	struct packet p = { .ctx = ctx, .end = e, .edge = 1, .sender_v6 = 0 };
+	const struct tunny_root *root = map_value(&tunny_root, 0);
+	__u32 number;
+	int end;
+
+	if (!root || !e)
+		return NO_EDGE;
+	number = edge_port(root, ctx->ingress_ifindex);
+	if (number >= EDGE_PORTS)
+		return NO_EDGE;
+	end = enter(&p);
+	if (end < 0)
+		return PASS;
+	if (!end)
+		end = qinq_decapsulate(&p, e, number);
+	return end ? end : inner_packet(&p, e);
+}
+
 /* What comes in a tunnel; a global function, so that what else the program does need not share its stack. */
 __noinline int tunny_tunnel(struct xdp_md *ctx, struct end *e)
 {
-	struct packet p = { .ctx = ctx, .end = e };
+	struct packet p = { .ctx = ctx, .end = e, .edge = 0 };
 	int end = enter(&p);
 	void *data = data_of(ctx);
 	__u16 type;
@@ -164,12 +197,21 @@ SEC("xdp")
 int tunny_gateway(struct xdp_md *ctx)
 {
 	struct flow_miss *miss = NULL;
+	struct tunny_root *root;
 	struct end *e;
 	int end;
 
 	e = map_value(&tunny_ends, 0);
-	if (!e)
+	root = map_value(&tunny_root, 0);
+	if (!e || !root)
 		return XDP_PASS;
+	/* Before anything else: what a customer sends is no tunnel, whatever it looks like. */
+	if (unlikely(READ_ONCE(root->circuits))) {
+		__builtin_memset(e, 0, sizeof(*e));
+		end = tunny_edge(ctx, e);
+		if (end != NO_EDGE)
+			return likely(end < 0) ? -end : tunny_finish(ctx, e, end);
+	}
 	if (tunny_flow.chunks) {
 		miss = map_value(&tunny_flow_misses, 0);
 		if (!miss)

@@ -59,6 +59,9 @@ struct end {
 	__u32 target_v6;	/* inner destination of a packet with a link-local address, as are target_hi and target_lo */
 	__u64 target_hi;
 	__u64 target_lo;
+	__u32 edge;		/* it came by a customer's circuit */
+	__u32 tag_bytes;	/* of the tags that were taken off */
+	__u32 tags[2];		/* those, as they stood there */
 	__u32 guess;		/* line of the record that the session of a pair of VMs seems to have, 0: none */
 };
 
@@ -79,7 +82,8 @@ struct packet {
 	__u32 slot;		/* statistics slot: the CPU */
 	__u32 bytes;		/* of the received frame */
 	/* parse: outer */
-	__u32 sender_v6;	/* a constant in each copy of the path, as is inner_v6 */
+	__u32 sender_v6;	/* a constant in each copy of the path, as are edge and inner_v6 */
+	__u32 edge;		/* it came by a customer's circuit */
 	__u32 outer_tos;	/* of the header around it */
 	__u64 sender_lo;
 	__u32 inner_at;

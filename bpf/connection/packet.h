@@ -62,6 +62,10 @@ struct flow {
 	__u32 egress;		/* of a server's packet: the port by which it leaves */
 	__u32 mtu;		/* of that port */
 	__u32 server;		/* enum server */
+	__u32 from_line;	/* it came by a customer's circuit */
+	__u32 circuit;		/* that it leaves by: its key by tags */
+	__u32 tags;		/* how many those are */
+	__u64 ce;		/* MAC address at the other end */
 	__u32 in;		/* the packet is towards the end that stands as the VM in the key */
 	struct state_key state_key;
 };
@@ -82,6 +86,7 @@ static __always_inline void flow_of(struct flow *w, const struct packet *p)
 	w->v6 = p->inner_v6;
 	w->vni = p->vni;
 	w->server = NO_SERVER;
+	w->from_line = p->edge;
 }
 
 /* An IPv6 extension header that the software path looks into: docs/design/extension-headers.md */

@@ -3,7 +3,7 @@
 #ifndef TUNNY_ABI_H
 #define TUNNY_ABI_H
 
-#define TUNNY_PROGRAM_HASH 0x33696866014e04c0ULL
+#define TUNNY_PROGRAM_HASH 0xe76afca56ff7c317ULL
 
 #define TUNNY_LINE_BYTES 64U
 #define TUNNY_SEGMENT_SHIFT 16U
@@ -29,6 +29,9 @@
 #define TUNNY_SLOTS_MAX 256U
 #define TUNNY_PORTS_MAX 16U
 #define TUNNY_INLINE_MAX 8U
+#define TUNNY_EDGE_PORTS_MAX 16U
+#define TUNNY_CIRCUITS_MAX 65536U
+#define TUNNY_EDGE_TAGS_MAX 2U
 #define TUNNY_DROP_PROBES_MAX 4U
 #define TUNNY_SESSION_LINE_BITS 27U
 #define TUNNY_SESSION_SEGMENTS_MAX 2048U
@@ -106,6 +109,17 @@
 #define TUNNY_KEY_GENERATION_SHIFT 0x3U
 #define TUNNY_VM_FLAG_METERED 0x1U
 #define TUNNY_VM_FLAG_GATEWAY 0x2U
+#define TUNNY_CIRCUIT_VALID 0x8000000000000000ULL
+#define TUNNY_CIRCUIT_KEY_MASK 0x1ffffffffULL
+#define TUNNY_CIRCUIT_BY_VNI 0x100000000ULL
+#define TUNNY_CIRCUIT_PORT_SHIFT 0x18U
+#define TUNNY_CIRCUIT_OUTER_SHIFT 0xcU
+#define TUNNY_CIRCUIT_CUSTOMER 0xfffU
+#define TUNNY_CIRCUIT_TAGS_SHIFT 0x21U
+#define TUNNY_EDGE_PORT_VALID 0x8000000000000000ULL
+#define TUNNY_EDGE_PORT_MTU_SHIFT 0x20U
+#define TUNNY_EDGE_PORT_TAGS_SHIFT 0x30U
+#define TUNNY_EDGE_PORT_CHANGES 0x4000000000000ULL
 #define TUNNY_WORD_MEMBER_SHIFT 0x0U
 #define TUNNY_MEMBER_V4 0x1ULL
 #define TUNNY_MEMBER_V6 0x2ULL
@@ -305,6 +319,15 @@ enum tunny_drop {
 	DROP_EXT_HEADERS_CUT = 82,
 	DROP_EXT_HEADER_REFUSED = 83,
 	DROP_HANDOVER_FAILED = 84,
+	DROP_EDGE_UNTAGGED = 85,
+	DROP_EDGE_ONE_TAG = 86,
+	DROP_EDGE_MANY_TAGS = 87,
+	DROP_EDGE_TAGGED = 88,
+	DROP_EDGE_PRIORITY_TAG = 89,
+	DROP_EDGE_TPID = 90,
+	DROP_EDGE_CUSTOMER_UNKNOWN = 91,
+	DROP_EDGE_OVERLAY_UNKNOWN = 92,
+	DROP_EDGE_SOURCE = 93,
 };
 
 enum tunny_punt {
@@ -366,7 +389,10 @@ struct tunny_root {
 	__u64 filtered;
 	__u64 flow_version;
 	__u64 software_limit;
-	__u64 reserved[89];
+	__u64 edge_ports[16];
+	__u64 edge_tpids[16];
+	__u64 circuits;
+	__u64 reserved[56];
 	__u64 punt_total_tat;
 	__u64 punt_total_peak_tat;
 	__u64 punt_epoch;
@@ -413,7 +439,10 @@ _Static_assert(__builtin_offsetof(struct tunny_root, wire_words) == 3488, "Root.
 _Static_assert(__builtin_offsetof(struct tunny_root, filtered) == 3552, "Root.filtered");
 _Static_assert(__builtin_offsetof(struct tunny_root, flow_version) == 3560, "Root.flow_version");
 _Static_assert(__builtin_offsetof(struct tunny_root, software_limit) == 3568, "Root.software_limit");
-_Static_assert(__builtin_offsetof(struct tunny_root, reserved) == 3576, "Root.reserved");
+_Static_assert(__builtin_offsetof(struct tunny_root, edge_ports) == 3576, "Root.edge_ports");
+_Static_assert(__builtin_offsetof(struct tunny_root, edge_tpids) == 3704, "Root.edge_tpids");
+_Static_assert(__builtin_offsetof(struct tunny_root, circuits) == 3832, "Root.circuits");
+_Static_assert(__builtin_offsetof(struct tunny_root, reserved) == 3840, "Root.reserved");
 _Static_assert(__builtin_offsetof(struct tunny_root, punt_total_tat) == 4288, "Root.punt_total_tat");
 _Static_assert(__builtin_offsetof(struct tunny_root, punt_total_peak_tat) == 4296, "Root.punt_total_peak_tat");
 _Static_assert(__builtin_offsetof(struct tunny_root, punt_epoch) == 4304, "Root.punt_epoch");
@@ -511,6 +540,14 @@ _Static_assert(__builtin_offsetof(struct tunny_vm6_bucket, keys) == 0, "Vm6Bucke
 _Static_assert(__builtin_offsetof(struct tunny_vm6_bucket, next) == 24, "Vm6Bucket.next");
 _Static_assert(__builtin_offsetof(struct tunny_vm6_bucket, addrs) == 32, "Vm6Bucket.addrs");
 _Static_assert(__builtin_offsetof(struct tunny_vm6_bucket, values) == 80, "Vm6Bucket.values");
+
+struct tunny_circuit_bucket {
+	__u64 words[8];
+	__u64 values[8];
+};
+_Static_assert(sizeof(struct tunny_circuit_bucket) == 128, "CircuitBucket");
+_Static_assert(__builtin_offsetof(struct tunny_circuit_bucket, words) == 0, "CircuitBucket.words");
+_Static_assert(__builtin_offsetof(struct tunny_circuit_bucket, values) == 64, "CircuitBucket.values");
 
 struct tunny_vm_cells {
 	__u64 packed[8];

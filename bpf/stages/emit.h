@@ -9,6 +9,7 @@
 #define TUNNY_EMIT_H
 
 #include "../packet.h"
+#include "../framing/qinq.h"
 #include "../tables/meter.h"
 
 /* Copies the packet into the event ring. Only called when an option asks for it. */
@@ -290,6 +291,9 @@ __noinline int tunny_finish(struct xdp_md *ctx, const struct end *e, int verdict
 
 	if (!e || !x.root || !x.stats)
 		return XDP_PASS;
+	/* Whoever sees it sees it as it came. */
+	if (unlikely(e->tag_bytes) && (verdict >= PUNT || x.root->options & TUNNY_OPT_CAPTURE_DROPS) && qinq_restore(ctx, e))
+		return drop(&x, e, DROP_TX_FAILED);
 	if (verdict == PASS) {
 		x.stats->passed++;
 		return XDP_PASS;

@@ -105,7 +105,8 @@ __noinline int tunny_filter(struct xdp_md *ctx, struct flow *w)
 	}
 	if (w->why)
 		return PUNT + (w->why & (PUNT_REASONS - 1));
-	if (!w->server) {
+	/* What may come from a line stage tenant has seen. */
+	if (!w->server && !w->from_line) {
 		end = check_sender(root, w);
 		if (end)
 			return end;
@@ -121,6 +122,18 @@ static __always_inline int filters(const struct packet *p)
 	return unlikely((p->policy | p->to_policy) & TUNNY_POLICY_FILTER) && p->vm_found && !(p->vm.flags & TUNNY_VM_FLAG_GATEWAY) && p->ttl > 1;
 }
 
+/* What the stage must know of a packet that has none of it yet. */
+static __always_inline void filter_fill(struct flow *w, const struct packet *p, const struct end *e)
+{
+	w->to_vni = p->to_vni;
+	w->walk.roots = p->roots;
+	w->policy = pair_policy(p);
+	w->sender_hi = e->sender_hi;
+	w->sender_lo = e->sender_lo;
+	w->sender_v6 = e->sender_v6;
+	w->line = e->guess;
+}
+
 /* The stage. */
 static __always_inline int filter(struct packet *p, const struct end *e)
 {
@@ -132,13 +145,7 @@ static __always_inline int filter(struct packet *p, const struct end *e)
 	if (!w)
 		return DROP_TABLE_FAULT;
 	flow_of(w, p);
-	w->to_vni = p->to_vni;
-	w->walk.roots = p->roots;
-	w->policy = pair_policy(p);
-	w->sender_hi = e->sender_hi;
-	w->sender_lo = e->sender_lo;
-	w->sender_v6 = e->sender_v6;
-	w->line = e->guess;
+	filter_fill(w, p, e);
 	return tunny_filter(p->ctx, w);
 }
 

@@ -138,7 +138,7 @@ static __always_inline int nat_serve(struct packet *p, struct flow *w)
 	count_ingress(p);
 	count_forwarded(p->stats, ETH_BYTES + w->bytes);
 	p->stats->nat++;
-	if (tunny_flow.chunks)
+	if (tunny_flow.chunks && !p->edge)
 		remember_out(p, w);
 	return end;
 }

@@ -102,7 +102,7 @@ static __always_inline int first_lines(struct packet *p)
 	p->cell_group = tunny_bucket_of(hash, root->vm_groups);
 	cells = cells_at(root, p->cell_group);
 	p->member_bucket = line_at(bucket_line(root->members, tunny_hash1(member, salt)));
-	if (!p->tenant_bucket || !p->vm_bucket || !p->member_bucket)
+	if (!p->tenant_bucket || !p->vm_bucket || (!p->edge && !p->member_bucket))
 		return DROP_TABLE_FAULT;
 	/* Its places are worked out before anything is waited for. */
 	if (unlikely(root->filtered))
@@ -111,7 +111,8 @@ static __always_inline int first_lines(struct packet *p)
 	touch(p->tenant_bucket);
 	/* Peers and policy. The same page, so next to nothing. */
 	touch(p->tenant_bucket->peers);
-	touch(p->member_bucket);
+	if (!p->edge)
+		touch(p->member_bucket);
 	touch_line(counters);
 	/* No VM is counted for what goes to the Internet, and each line that is prefetched is waited for at the packet's end. */
 	if (unlikely(root->public_roots) && !private4(inner_dst))

@@ -162,8 +162,10 @@ __noinline int tunny_walk(struct walk *w)
 			w->found = simple ? 0 : find_vm(root, w);
 			return GO;
 		}
-		if (scope != TUNNY_SCOPE_PEER)
+		if (scope != TUNNY_SCOPE_PEER) {
+			w->line = value & TUNNY_VALUE_ARG_MASK;
 			return no_way(root->options, scope);
+		}
 		if (w->hops >= TUNNY_PEER_HOPS_MAX)
 			return DROP_ROUTE_PEER_LOOP;
 		end = enter_peer(root, w, value & 0xffffff);

@@ -10,6 +10,7 @@
 #define TUNNY_TENANT_H
 
 #include "../packet.h"
+#include "../framing/qinq.h"
 #include "../tables/prefetch.h"
 
 /* May an NC with an IPv6 address send for this VNI? */
@@ -63,7 +64,7 @@ __noinline int tunny_refuse(struct end *e, int verdict)
 		return DROP_VNI_UNKNOWN;
 	e->tenant = tenant_id(t.key);
 	e->admission = ATTRIBUTED;
-	if (root->options & TUNNY_OPT_SOURCE_STRICT) {
+	if (root->options & TUNNY_OPT_SOURCE_STRICT && !e->edge) {
 		end = source_of(root, e);
 		if (end)
 			return end;
@@ -120,14 +121,16 @@ static __always_inline int tenant(struct packet *p, struct end *e)
 		return DROP_VNI_UNKNOWN;
 	e->tenant = tenant_id(p->tenant_key);
 	e->admission = ATTRIBUTED;
-	if (p->options & TUNNY_OPT_SOURCE_STRICT && (p->sender_v6 || unlikely(!word_present(p->member_bucket, member)))) {
+	if (!p->edge && p->options & TUNNY_OPT_SOURCE_STRICT && (p->sender_v6 || unlikely(!word_present(p->member_bucket, member)))) {
 		end = tunny_check_source(e);
 		if (end)
 			return end;
 	}
 	e->admission = ACCEPTED;
 	p->to_vni = p->vni;
-	return unlikely(p->policy & TUNNY_POLICY_PATH_SOFTWARE) && !tunny_probes.only ? PUNT + PUNT_PATH_SOFTWARE : GO;
+	if (unlikely(p->policy & TUNNY_POLICY_PATH_SOFTWARE) && !tunny_probes.only)
+		return PUNT + PUNT_PATH_SOFTWARE;
+	return p->edge ? tunny_line_source(p->ctx, p->roots, p->inner_v6) : GO;
 }
 
 #endif

@@ -19,7 +19,7 @@ struct walk {
 	__u32 own_rest;		/* then: where the search goes on, 0: nowhere */
 	__u32 v6;
 	__u32 found;		/* the VPC at hand is the destination's, and the VM is `vm` */
-	__u32 pad;
+	__u32 line;		/* the number of the line where it ended, if it did at one */
 	struct vm vm;
 	struct key6 key6;	/* of a lookup; here, for the stack has no room for it */
 };

@@ -179,8 +179,14 @@ layouts! {
         flow_version: u64,
         /// Packets of VPCs that are served in software (POLICY_PATH_SOFTWARE), all together: RATE_LIMIT word.
         software_limit: u64,
+        /// Edge ports: EDGE_PORT words by the port's number; 0: there is none.
+        edge_ports: [u64; 16],
+        /// Of each edge port: EtherType of the outer tag in bits 0-15, of the inner one in bits 16-31.
+        edge_tpids: [u64; 16],
+        /// Circuits of customers by their tags, and by VPC and line (CircuitBucket): TABLE_REF word; 0: the node is no edge.
+        circuits: u64,
         /// Room for later versions.
-        reserved: [u64; 89],
+        reserved: [u64; 56],
         /// GCRA time of all punts together, committed rate (engine-written), ns.
         punt_total_tat: u64,
         /// The same, peak rate.
@@ -292,6 +298,15 @@ layouts! {
         addrs: [u64; 6],
         /// Values: MAC << 16 | VM_FLAG_*; VM id << 32 | NC id, for each entry.
         values: [u64; 6],
+    }
+
+    /// Bucket of the table of circuits: two adjacent lines, at an even line number. There are no chains: the table is built anew by each
+    /// change, with so many buckets that each key has room in its own, and swapped by one store.
+    CircuitBucket: 128 {
+        /// CIRCUIT words, 0 = empty.
+        words: [u64; 8],
+        /// What belongs to each: by tags, the VNI, 0 if only the customer is known; by VPC and line, the MAC address of the CE.
+        values: [u64; 8],
     }
 
     /// Counts the packets delivered to eight VMs: cell i belongs to VM id 8n + i. A chunk is 2^13 lines of cells, then as
@@ -634,7 +649,7 @@ bits! {
 
     /// ROUTE_VALUE: shift of the 4-bit scope (SCOPE_*); the lower 28 bits are its argument.
     VALUE_SCOPE_SHIFT: u32 = 28;
-    /// ROUTE_VALUE: mask of the argument: for peer the peer's VNI, for SCOPE_DESCEND a line.
+    /// ROUTE_VALUE: mask of the argument: for peer the peer's VNI, for line the number of the VPC's line, for SCOPE_DESCEND a line of memory.
     VALUE_ARG_MASK: u32 = (1 << 28) - 1;
     /// No route.
     SCOPE_NONE: u32 = 0;
@@ -646,7 +661,7 @@ bits! {
     SCOPE_BLACKHOLE: u32 = 3;
     /// The Internet.
     SCOPE_INTERNET: u32 = 4;
-    /// A dedicated line.
+    /// A dedicated line of this VPC, whose number the argument is.
     SCOPE_LINE: u32 = 5;
     /// Another region.
     SCOPE_REGION: u32 = 6;
@@ -676,6 +691,29 @@ bits! {
     VM_FLAG_METERED: u32 = 1 << 0;
     /// VM entry flag: the address is the gateway's own in this VPC; NC id and VM id are 0.
     VM_FLAG_GATEWAY: u32 = 1 << 1;
+
+    /// CIRCUIT: the entry is in use.
+    CIRCUIT_VALID: u64 = 1 << 63;
+    /// CIRCUIT: mask of the key: port << 24 | customer << 12 | overlay (VLAN ids, 0: no such tag), or CIRCUIT_BY_VNI | VNI << 8 | line.
+    CIRCUIT_KEY_MASK: u64 = (1 << 33) - 1;
+    /// CIRCUIT key: it is known by VPC and line, not by its tags.
+    CIRCUIT_BY_VNI: u64 = 1 << 32;
+    /// CIRCUIT key: shift of the port.
+    CIRCUIT_PORT_SHIFT: u32 = 24;
+    /// CIRCUIT key: shift of the customer's tag.
+    CIRCUIT_OUTER_SHIFT: u32 = 12;
+    /// CIRCUIT key: in place of an overlay's tag: the customer has circuits at this port.
+    CIRCUIT_CUSTOMER: u64 = 0xfff;
+    /// CIRCUIT by VPC and line: shift of the key by tags, 28 bits.
+    CIRCUIT_TAGS_SHIFT: u32 = 33;
+    /// EDGE_PORT: the port is there. The interface is in the lower 32 bits.
+    EDGE_PORT_VALID: u64 = 1 << 63;
+    /// EDGE_PORT: shift of the 16-bit MTU.
+    EDGE_PORT_MTU_SHIFT: u32 = 32;
+    /// EDGE_PORT: shift of the number of tags (0 to 2) of its frames.
+    EDGE_PORT_TAGS_SHIFT: u32 = 48;
+    /// EDGE_PORT: the port is being changed, so that its frames are left to the host.
+    EDGE_PORT_CHANGES: u64 = 1 << 50;
 
     /// Table `members`: key is VNI << 40 | outer IPv4 source << 8 | MEMBER_V4, or VNI << 40 | NC id << 8 | MEMBER_V6. The
     /// whole word is the key; there is no value.

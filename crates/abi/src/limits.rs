@@ -58,6 +58,12 @@ limits! {
     PORTS_MAX: u32 = 16;
     /// Inline pairs of a node in role filter: each has two ports.
     INLINE_MAX: u32 = 8;
+    /// Edge ports of a node.
+    EDGE_PORTS_MAX: u32 = 16;
+    /// Circuits of customers at a node at most.
+    CIRCUITS_MAX: u32 = 1 << 16;
+    /// Tags of a frame on an edge port at most.
+    EDGE_TAGS_MAX: u32 = 2;
     /// Lines that a drop counter may lie away from its home.
     DROP_PROBES_MAX: u32 = 4;
     /// Bits in a line number of session memory: at most 2^27 lines, 8 GiB.

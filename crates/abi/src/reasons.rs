@@ -150,7 +150,7 @@ reasons! {
     RoutePeerLoop = 32, "route_peer_loop", Route, "Peer routes led through more VPCs than the limit.", "Break the loop of peer routes; `tunny trace` names them.";
     RoutePeerGone = 33, "route_peer_gone", Route, "The route points at a peer VPC that no longer exists.", "Reapply the configuration; report a bug if it stays.";
     ScopeInternet = 34, "scope_internet", Route, "The route's scope is internet, but the VPC has neither a Snat nor an elastic address.", "Create a Snat or an ElasticIp for the VPC, or use another path.";
-    ScopeLine = 35, "scope_line", Route, "The route's scope is line, which is not yet served.", "Wait for the provider edge, or use another path.";
+    ScopeLine = 35, "scope_line", Route, "The route's scope is line, and this node has no such line of the VPC.", "Create the Overlay with this `spec.line`, or see why its EdgePort is not there (`tunny status`).";
     ScopeRegion = 36, "scope_region", Route, "The route's scope is region, which is not yet served.", "Wait for cross-region routing, or use another path.";
     VmUnknown = 37, "vm_unknown", Locate, "The route is local, but no VM has this address.", "Create the Vm, or correct the destination.";
     GatewayNotServed = 38, "gateway_not_served", Locate, "Addressed to the gateway itself, but not an echo request.", "The gateway address answers ARP, ND and ping alone.";
@@ -200,6 +200,15 @@ reasons! {
     ExtHeadersCut = 82, "ext_headers_cut", Filter, "The chain of IPv6 extension headers does not end in the packet, which may be a first fragment (RFC 7112).", "Look at the sender: a first fragment must have all headers.";
     ExtHeaderRefused = 83, "ext_header_refused", Filter, "The packet has an IPv6 extension header that is deprecated, stands where it must not, or leads elsewhere, or a protocol that nobody knows and no rule names (docs/design/extension-headers.md).", "Look at the sender; an unassigned or experimental protocol needs a rule that names it.";
     HandoverFailed = 84, "handover_failed", Filter, "A packet of a session that another cluster may have, to which this node knows no tunnel address of the packet's outer family (docs/design/handover.md).", "Give the other Cluster an address of this family in `spec.addresses`, and this node a route to it.";
+    EdgeUntagged = 85, "edge_untagged", Parse, "A frame without a tag came by an edge port whose lines have tags.", "Look at the CE: its subinterface or access port; or correct `spec.tags` of the EdgePort.";
+    EdgeOneTag = 86, "edge_one_tag", Parse, "A frame with one tag came by an edge port whose lines have two.", "Look at the CE or the switch before it: the customer's S-tag or the overlay's C-tag is missing.";
+    EdgeManyTags = 87, "edge_many_tags", Parse, "A frame came by an edge port with more tags than its lines have.", "Look at the CE: tags of the site's own must not leave it; or correct `spec.tags` of the EdgePort.";
+    EdgeTagged = 88, "edge_tagged", Parse, "A tagged frame came by an edge port without tags.", "Look at the CE: it must send untagged; or correct `spec.tags` of the EdgePort.";
+    EdgePriorityTag = 89, "edge_priority_tag", Parse, "A tag of a frame on an edge port names no VLAN (a priority tag), so that the customer or the overlay is not known.", "Look at the CE: it must send the VLAN ids that were agreed on.";
+    EdgeTpid = 90, "edge_tpid", Parse, "A tag of a frame on an edge port has another EtherType than the port's.", "Make the CE's EtherType (802.1Q 0x8100, 802.1ad 0x88a8) and `spec.tpids` of the EdgePort agree.";
+    EdgeCustomerUnknown = 91, "edge_customer_unknown", Tenant, "No line at this edge port belongs to the customer whose tag the frame has.", "Create an Overlay with this `spec.customer`, or look at who sends this tag.";
+    EdgeOverlayUnknown = 92, "edge_overlay_unknown", Tenant, "The customer has lines at this edge port, but none with the overlay's tag of the frame.", "Create an Overlay with this `spec.overlay`, or look at the CE.";
+    EdgeSource = 93, "edge_source", Tenant, "The inner source address of a packet from a customer's line is not behind a line: the VPC's route to it has another scope, as that to a VM has, or there is none.", "Create a Route with scope line for the site's prefix, or look for a site that uses another one's address.";
 }
 
 reasons! {

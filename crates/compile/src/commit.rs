@@ -150,7 +150,7 @@ fn route_spec(prefix: Prefix, target: Scope<Vni>) -> tables::Route {
         Scope::Peer(vni) => tables::Target::Peer(vni),
         Scope::Blackhole => tables::Target::Blackhole,
         Scope::Internet => tables::Target::Internet,
-        Scope::Line => tables::Target::Line,
+        Scope::Line(line) => tables::Target::Line(line),
         Scope::Region => tables::Target::Region,
     };
     tables::Route { prefix, target }

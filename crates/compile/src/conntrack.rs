@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! From the model to what concerns connections: translation, limits and timeouts of sessions, rules, state table, public addresses.
 
+use crate::edge::EdgePlan;
 use abi::Vni;
 use conntrack::nat::{ElasticSpec, ElasticUse, Filtering, Forward, NatSpec, PoolSpec, SnatSpec};
 use conntrack::{OwnTimeouts, TenantLimits, Timeouts};
@@ -43,6 +44,8 @@ pub struct ConntrackPlan {
     pub filter: FilterPlan,
     /// For the tables: inline pairs of a node in role filter.
     pub inline: Vec<InlinePlan>,
+    /// For the tables: ports towards customers and their circuits.
+    pub edge: EdgePlan,
     /// For the filter: the state table of connections inside; none: sessions.
     pub states: Option<conntrack_compact::Spec>,
     /// Its agent, if that is on another host.
@@ -92,6 +95,7 @@ pub(crate) fn plan(model: &Model) -> ConntrackPlan {
     own_limits(model, &mut plan);
     plan.public = public(model, &plan.spec);
     plan.inline = inline(model);
+    plan.edge = crate::edge::plan(model);
     plan.tunnel_ends = model.tunnel_ends();
     let handover = |h: &Handover| Some((vni(&h.vpc)?, (h.role, h.to.clone())));
     plan.handovers = model.by_name().handovers.values().filter_map(|h| handover(h)).collect();

@@ -4,10 +4,12 @@
 
 mod commit;
 mod conntrack;
+mod edge;
 
 use abi::Vni;
 pub use commit::{gateway_settings, CompilePlan};
 pub use conntrack::{durations, shares, state_table, ConntrackPlan, InlinePlan};
+pub use edge::{EdgePlan, EdgePortPlan};
 
 use model::Model;
 use tables::Commit;
@@ -29,6 +31,9 @@ pub trait Compile {
 
     /// The inline pairs of a node in role filter, in their order.
     fn inline(&self) -> Vec<InlinePlan>;
+
+    /// Ports towards customers and what comes by them.
+    fn edge(&self) -> EdgePlan;
 }
 
 impl Compile for Model {
@@ -51,5 +56,9 @@ impl Compile for Model {
 
     fn inline(&self) -> Vec<InlinePlan> {
         conntrack::inline(self)
+    }
+
+    fn edge(&self) -> EdgePlan {
+        edge::plan(self)
     }
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The way back: an inner frame of the gateway's own goes to the NC that the packet at hand came from.
+//! The way back: an inner frame of the gateway's own goes to the NC or the CE that the packet at hand came from.
 
 use abi::{DropReason, Vni};
 
-use crate::framing::Carrier;
+use crate::framing::{qinq, Carrier};
 use crate::packet::Packet;
 use crate::record::Recorder;
 use crate::stages::rewrite::Tos;
@@ -26,6 +26,11 @@ pub(crate) fn path_back<R: Recorder>(
     flow: u64,
     inner_len: usize,
 ) -> Result<Path, DropReason> {
+    if let Some(circuit) = p.came {
+        // Its CE is who asked: the frame of the answer names it.
+        let path = qinq::path(&circuit, 0);
+        return if path.fits(inner_len) { Ok(path) } else { Err(DropReason::TooBig) };
+    }
     // Known if sources are checked; else anybody may have sent it, and only NCs have a path.
     let nc = w.sending_nc(p).ok_or(DropReason::SourceUnknown)?;
     let path = w.path_to(nc, flow)?;

@@ -14,8 +14,8 @@ use crate::{Frame, Verdict};
 #[cold]
 pub(crate) fn answer<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &mut Frame<'_>) -> Result<Verdict, DropReason> {
     let frame = p.inner_frame(f);
-    let (head, body) = frame.split_first_chunk::<{ ethernet::HEADER_LEN }>().ok_or(DropReason::ArpMalformed)?;
-    let asker = ethernet::Frame::new_unchecked(head).src();
+    let (_, body) = frame.split_first_chunk::<{ ethernet::HEADER_LEN }>().ok_or(DropReason::ArpMalformed)?;
+    let asker = p.macs(f).1 .0;
     let request = arp::Repr::parse(body).map_err(|_| DropReason::ArpMalformed)?;
     if request.operation != arp::REQUEST || request.sender_ip == request.target_ip {
         return Err(DropReason::ArpNotRequest);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The gateway's own addresses answer ping and nothing else.
 
-use abi::{flow_hash_v4, flow_hash_v6, DropReason, Mac, Stage};
+use abi::{flow_hash_v4, flow_hash_v6, DropReason, Stage};
 use wire::{checksum, ethernet, icmpv4, icmpv6, ipv4, ipv6, protocol};
 
 use crate::answer::{self, Back};
@@ -17,6 +17,7 @@ pub(crate) const OWN_TTL: u8 = 64;
 #[cold]
 pub(crate) fn answer<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &mut Frame<'_>) -> Result<Verdict, DropReason> {
     let at = f.offset as usize + p.inner as usize;
+    let (dst, src) = p.macs(f);
     let inner = f.buffer.get_mut(at..at + p.inner_len as usize).unwrap_or(&mut []);
     let (eth, packet) =
         inner.split_first_chunk_mut::<{ ethernet::HEADER_LEN }>().ok_or(DropReason::GatewayNotServed)?;
@@ -26,11 +27,10 @@ pub(crate) fn answer<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &mut Frame
     };
     let flow = flow.ok_or(DropReason::GatewayNotServed)?;
     let mut eth = ethernet::Frame::new_unchecked(eth);
-    let (src, dst) = (eth.src(), eth.dst());
-    eth.set_src(dst);
-    eth.set_dst(src);
+    eth.set_src(dst.0);
+    eth.set_dst(src.0);
     if R::ON {
-        w.note(p, Stage::Locate, Event::Answered { with: "echo reply", mac: Mac(dst) });
+        w.note(p, Stage::Locate, Event::Answered { with: "echo reply", mac: dst });
     }
     answer::in_place(w, p, f, Back { flow, tos: p.inner_tos })
 }

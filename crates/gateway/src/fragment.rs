@@ -100,7 +100,7 @@ fn split_room(path: &Path) -> usize {
 /// A tunnel packet may be cut for this next hop. (A link of fewer bytes carries no IP.)
 #[cold]
 pub(crate) fn may_split(path: &Path) -> bool {
-    split_room(path) >= 256
+    path.tags.is_none() && split_room(path) >= 256
 }
 
 /// Cuts the tunnel packet in `f` and sends the pieces. The NC puts them together.
@@ -219,7 +219,7 @@ mod tests {
 
     fn path(mtu: u16, nc_v6: bool) -> Path {
         let nexthop = NexthopView { dmac: 1, smac: 2, mtu, ifindex: IfIndex(3), ready: true };
-        Path { nc: crate::packet::Addr::default(), nc_v6, cut: false, split: false, line: LineNo(1), nexthop }
+        Path { nc_v6, line: LineNo(1), ..Path::over(nexthop) }
     }
 
     fn datagram(flags: u16, payload: usize) -> Vec<u8> {

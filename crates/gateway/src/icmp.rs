@@ -157,8 +157,8 @@ fn error<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &Frame<'_>, message: M
     }
     let own = Addr { hi: own.0, lo: own.1 };
     let frame = p.inner_frame(f);
-    let (eth, packet) = frame.split_first_chunk::<{ ethernet::HEADER_LEN }>().ok_or("no inner packet")?;
-    let host_mac = ethernet::Frame::new_unchecked(eth).src();
+    let (_, packet) = frame.split_first_chunk::<{ ethernet::HEADER_LEN }>().ok_or("no inner packet")?;
+    let host_mac = p.macs(f).1 .0;
     let host = quotable(packet, p.v6())?;
     let quote_len = quote(packet, p.v6()).len();
     let flow = match p.v6() {

@@ -91,14 +91,7 @@ fn an_error_quotes_as_much_as_its_family_allows_and_the_way_back_carries() {
         );
         for nc_v6 in [false, true] {
             let nexthop = |mtu| NexthopView { dmac: 1, smac: 2, mtu, ifindex: IfIndex(3), ready: true };
-            let path = |mtu| Path {
-                nc: Addr::default(),
-                nc_v6,
-                cut: false,
-                split: false,
-                line: LineNo(1),
-                nexthop: nexthop(mtu),
-            };
+            let path = |mtu| Path { nc_v6, line: LineNo(1), ..Path::over(nexthop(mtu)) };
             // From the outer IP header on: that, UDP and VXLAN, Ethernet, the error's own headers.
             let around = if nc_v6 { 40 } else { 20 } + 16 + 14 + header + 8;
             assert_eq!([1500, around as u16, 10].map(|mtu| quote_room(&path(mtu), v6)), [1500 - around, 0, 0]);

@@ -24,7 +24,7 @@ struct Question {
 /// Turns a solicitation into its answer.
 #[cold]
 pub(crate) fn answer<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &mut Frame<'_>) -> Result<Verdict, DropReason> {
-    let q = check(p.inner_frame(f))?;
+    let q = check(p.inner_frame(f), p.macs(f).1)?;
     let found = w.tables.vm6(p.vni, Addr::v6(q.target).halves(), p.tenant.generation());
     let vm = found.ok_or(DropReason::NdUnknownTarget)?;
     let (mac, router) = match vm.flags & VM_FLAG_GATEWAY {
@@ -47,8 +47,8 @@ pub(crate) fn answer<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &mut Frame
 }
 
 /// The checks of RFC 4861 §6.1 and §7.1 as far as they apply to each type, then the type.
-fn check(frame: &[u8]) -> Result<Question, DropReason> {
-    let (head, rest) = frame.split_first_chunk::<{ ethernet::HEADER_LEN }>().ok_or(DropReason::NdMalformed)?;
+fn check(frame: &[u8], asker: Mac) -> Result<Question, DropReason> {
+    let (_, rest) = frame.split_first_chunk::<{ ethernet::HEADER_LEN }>().ok_or(DropReason::NdMalformed)?;
     let ip = ipv6::Packet::new_checked(rest).map_err(|_| DropReason::NdMalformed)?;
     let message = ip.payload();
     let Some(&[kind, code]) = message.first_chunk::<2>() else { return Err(DropReason::NdMalformed) };
@@ -68,7 +68,7 @@ fn check(frame: &[u8]) -> Result<Question, DropReason> {
     match kind {
         kind::NEIGHBOUR_SOLICITATION => {
             let target = wire::be::u128(message, 8);
-            Ok(Question { asker_mac: ethernet::Frame::new_unchecked(head).src(), asker: ip.src(), target })
+            Ok(Question { asker_mac: asker.0, asker: ip.src(), target })
         }
         _ => Err(DropReason::NdUnsupported),
     }

@@ -4,7 +4,7 @@
 use abi::{DropReason, LineNo, NcId, VmId, Vni};
 use conntrack::{nat::PublicEndpoint, Candidates, Direction};
 use conntrack_compact::{Answer, Key};
-use tables::{BucketRef, Tenant, VmEntry, Walk};
+use tables::{BucketRef, Circuit, Tenant, VmEntry, Walk};
 
 use crate::connections::Known;
 use crate::frame::Frame;
@@ -160,6 +160,11 @@ pub(crate) struct Packet {
     /// Bytes of an inner packet that fit the way to the destination, if this one does not.
     pub room: u16,
 
+    /// The circuit that it came by. None: it came in a tunnel, or plain.
+    pub came: Option<Circuit>,
+    /// The circuit that it leaves by, and the MAC address of the CE. None: it goes to a VM, or to the Internet.
+    pub leaves: Option<(Circuit, u64)>,
+
     /// It is plain, from the Internet (or a hairpin), for a VM; its Ethernet header is to be replaced.
     pub inward: bool,
     /// It came from a VM and goes in again by a public address.
@@ -234,6 +239,8 @@ impl Packet {
         index: 0,
         hops: 0,
         room: 0,
+        came: None,
+        leaves: None,
         inward: false,
         hairpin: false,
         server: None,
@@ -262,6 +269,8 @@ impl Packet {
         self.next = Next::Nothing;
         self.hops = 0;
         self.room = 0;
+        self.came = None;
+        self.leaves = None;
         self.inward = false;
         self.hairpin = false;
         self.server = None;
@@ -326,6 +335,8 @@ mod tests {
             next: Next::Done,
             hops: 2,
             room: 1400,
+            came: Some(Circuit::default()),
+            leaves: Some((Circuit::default(), 1)),
             inward: true,
             hairpin: true,
             server: Some(Direction::Out),
@@ -346,7 +357,7 @@ mod tests {
         );
         assert_eq!((p.attributed, p.located, p.next, p.hops, p.room), (false, false, Next::Nothing, 0, 0));
         assert_eq!((p.inward, p.hairpin, p.policy, p.prefetched.is_none(), p.public), (false, false, 0, true, None));
-        assert_eq!((p.server, p.mark), (None, Mark::None));
+        assert_eq!((p.server, p.mark, p.came, p.leaves), (None, Mark::None, None, None));
         assert_eq!((p.dst_vpc().vni, p.v6()), (RED, false));
     }
 

@@ -142,8 +142,8 @@ fn ends(p: &Packet, l4: &L4) -> (Side, Side) {
 #[inline(never)]
 pub(crate) fn judge<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &Frame<'_>) -> Result<(), Verdict> {
     let sight = w.sessions.ok_or(DropReason::SessionFault)?;
-    // Its framing knows a server by where it is.
-    if p.server.is_none() {
+    // Its framing knows a server by where it is. What may come from a line stage tenant has seen.
+    if p.server.is_none() && p.came.is_none() {
         let source = source(ip_of(p, f), p.v6()).ok_or(DropReason::FilterL4Malformed)?;
         check_source(w, sight, p, source)?;
     }

@@ -63,6 +63,10 @@ impl Scope {
 pub enum Event {
     /// The outer headers, and what the inner frame is.
     Parsed { outer_src: IpAddr, outer_dst: IpAddr, vni: Vni, inner: &'static str, inner_len: usize },
+    /// A customer's tags on an edge port, and what the frame behind them is.
+    Circuit { port: IfIndex, tags: Vec<u16>, vni: Vni, inner: &'static str, inner_len: usize },
+    /// The circuit that a packet leaves by.
+    Line { port: IfIndex, tags: Vec<u16>, ce: Mac, mtu: u16 },
     /// The inner flow.
     Flow { src: IpAddr, dst: IpAddr, protocol: u8, src_port: u16, dst_port: u16, hash: u64 },
     /// The inner frame is wrong, which is reported once the tenant is known.
@@ -199,6 +203,12 @@ impl std::fmt::Display for Event {
             Event::Icmp { kind, code, sent: true, .. } => write!(f, "ICMP type {kind} code {code} sent to the source"),
             Event::Icmp { kind, code, why, .. } => write!(f, "ICMP type {kind} code {code} not sent: {why}"),
             Event::Fragmented { fragments } => write!(f, "cut into {fragments} fragments"),
+            Event::Circuit { port, tags, vni, inner, inner_len } => {
+                write!(f, "edge port {port}, {}, vni {vni}, inner {inner}, {inner_len} bytes", tags_text(tags))
+            }
+            Event::Line { port, tags, ce, mtu } => {
+                write!(f, "line by edge port {port}, {}, CE {ce}, mtu {mtu}", tags_text(tags))
+            }
             Event::Bytes { before, after } => write!(f, "{} bytes rewritten to {}", before.len(), after.len()),
             Event::Generated { bytes, ifindex } => write!(f, "{} bytes of the gateway's own sent on port {ifindex}", bytes.len()),
             Event::Session { inner, outer, state, inward } => {
@@ -235,6 +245,15 @@ impl std::fmt::Display for Event {
                 Verdict::Wait => write!(f, "waits for the agent"),
             },
         }
+    }
+}
+
+/// VLAN ids in words.
+fn tags_text(tags: &[u16]) -> String {
+    match tags {
+        [] => "no tag".into(),
+        [customer] => format!("customer {customer}"),
+        [customer, overlay, ..] => format!("customer {customer} overlay {overlay}"),
     }
 }
 

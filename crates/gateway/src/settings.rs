@@ -31,6 +31,8 @@ pub(crate) struct Settings {
     pub icmp: bool,
     /// Role filter: frames pass between the two ports of inline pairs.
     pub inline: bool,
+    /// The node is an edge: there may be ports towards customers.
+    pub edge: bool,
     /// DSCP of outer headers in the pipe model, shifted to its place in the TOS byte.
     pub dscp: u8,
     /// Sum of the outer IPv4 header's constant words, for its checksum.
@@ -41,7 +43,8 @@ impl Settings {
     /// The settings in table memory.
     pub fn read(tables: &Tables) -> Settings {
         let (hi, lo) = tables.vtep6();
-        Settings::new(tables.options(), tables.vtep4(), Addr { hi, lo })
+        let edge = tables.is_edge();
+        Settings { edge, ..Settings::new(tables.options(), tables.vtep4(), Addr { hi, lo }) }
     }
 
     /// Takes the options word apart.
@@ -60,6 +63,7 @@ impl Settings {
             tunnel_fragments: options & OPT_TUNNEL_FRAGMENTS != 0,
             icmp: options & (OPT_ICMP | OPT_INLINE) == OPT_ICMP,
             inline: options & OPT_INLINE != 0,
+            edge: false,
             dscp: ((options >> OPT_DSCP_SHIFT) as u8 & 0x3f) << 2,
             ipv4_sum: 0x4500 + 0x4000 + 0x4011 + (vtep4 >> 16) + (vtep4 & 0xffff),
         }

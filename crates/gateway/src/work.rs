@@ -9,6 +9,7 @@ use tables::{Count, NexthopView, SlotCells, StatsSlot, Tables, Tenant};
 
 use crate::connections::{Known, SessionView};
 use crate::flow_cache::Flows;
+use crate::framing::qinq::Tags;
 use crate::frame::{Frame, Generated, Output, Unresolved, Verdict, Waiting};
 use crate::handover;
 use crate::icmp;
@@ -67,7 +68,7 @@ impl From<DropReason> for Verdict {
     }
 }
 
-/// Where a packet to an NC leaves.
+/// Where a packet to an NC or a CE leaves.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Path {
     /// The NC's address.
@@ -82,6 +83,16 @@ pub(crate) struct Path {
     pub line: LineNo,
     /// The next hop.
     pub nexthop: NexthopView,
+    /// It leads to a CE: with these tags, and to no NC.
+    pub tags: Option<Tags>,
+}
+
+impl Path {
+    /// The way over a next hop.
+    #[inline(always)]
+    pub fn over(nexthop: NexthopView) -> Path {
+        Path { nc: Addr::default(), nc_v6: false, cut: false, split: false, line: LineNo(0), nexthop, tags: None }
+    }
 }
 
 impl<R: Recorder> Work<'_, R> {
@@ -235,7 +246,7 @@ impl<R: Recorder> Work<'_, R> {
             self.need(line, nexthop.ifindex);
             return Err(DropReason::NexthopUnresolved);
         }
-        Ok(Path { nc: Addr::default(), nc_v6: false, cut: false, split: false, line, nexthop })
+        Ok(Path { line, ..Path::over(nexthop) })
     }
 
     /// An identification for the fragments of a tunnel packet, other than the last ones of this worker (by the time, also of one that

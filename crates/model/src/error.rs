@@ -183,6 +183,14 @@ pub enum Problem {
         /// The port.
         port: String,
     },
+    /// What two objects of the provider edge claim.
+    #[error("{what} is already taken by {by}")]
+    EdgeTaken {
+        /// What both claim.
+        what: String,
+        /// The one that has it.
+        by: String,
+    },
     /// Kinds that mean nothing in the node's role.
     #[error("role filter serves no {kinds}: delete them, or leave the role")]
     NotServed {

@@ -17,6 +17,8 @@ const REGION: usize = HEADROOM + abi::FRAME_BYTES_MAX as usize + 128;
 /// Packets taken at once.
 pub const BURST: usize = 64;
 const CONTROL: usize = 64;
+/// Bytes of a VLAN tag.
+const TAG: usize = 4;
 /// PACKET_FANOUT_FLAG_IGNORE_OUTGOING (Linux 5.14).
 const FANOUT_IGNORE_OUTGOING: i32 = 0x4000;
 
@@ -27,7 +29,10 @@ pub struct PacketSocket {
     pub ifindex: IfIndex,
     regions: Vec<u8>,
     control: Vec<u8>,
-    lengths: [usize; BURST],
+    /// Where each packet received begins in its region, and its bytes.
+    places: [(usize, usize); BURST],
+    /// Packets with a VLAN tag are for the gateway.
+    tagged: bool,
 }
 
 fn check(rc: libc::c_int) -> io::Result<libc::c_int> {
@@ -67,7 +72,8 @@ impl PacketSocket {
     pub fn egress(ifindex: IfIndex) -> io::Result<Self> {
         let fd = socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_NONBLOCK, 0)?;
         bind(&fd, ifindex, 0)?;
-        Ok(Self { fd, ifindex, regions: Vec::new(), control: Vec::new(), lengths: [0; BURST] })
+        let (regions, control, places) = (Vec::new(), Vec::new(), [(0, 0); BURST]);
+        Ok(Self { fd, ifindex, regions, control, places, tagged: false })
     }
 
     /// Opens a socket on `ifindex`. Workers that share a port give the same `fanout` group and split its flows. Needs
@@ -92,8 +98,15 @@ impl PacketSocket {
             ifindex,
             regions: vec![0; REGION * BURST],
             control: vec![0; CONTROL * BURST],
-            lengths: [0; BURST],
+            places: [(0, 0); BURST],
+            tagged: false,
         })
+    }
+
+    /// Whether packets with a VLAN tag are for the gateway: then the tag that the kernel has taken off is put back. Else such a packet is the
+    /// host's alone.
+    pub fn keep_tags(&mut self, tagged: bool) {
+        self.tagged = tagged;
     }
 
     /// The descriptor, for `poll`.
@@ -133,15 +146,20 @@ impl PacketSocket {
             Err(e) => return Err(e),
         };
         for (i, message) in messages.iter().enumerate().take(received) {
-            // The kernel has taken a VLAN tag off; such a packet is not for the gateway and the host has it already.
-            self.lengths[i] = if has_vlan_tag(&message.msg_hdr) { 0 } else { message.msg_len as usize };
+            let len = message.msg_len as usize;
+            self.places[i] = match vlan_tag(&message.msg_hdr) {
+                None => (HEADROOM, len),
+                // The kernel has taken a tag off; such a packet is not for the gateway and the host has it already.
+                Some(_) if !self.tagged => (HEADROOM, 0),
+                Some(tag) => put_back(&mut self.regions[i * REGION..(i + 1) * REGION], len, tag),
+            };
         }
         Ok(received)
     }
 
-    /// The first `count` regions with the bytes received in each; the packet starts behind the headroom.
-    pub fn regions(&mut self, count: usize) -> impl Iterator<Item = (&mut [u8], usize)> {
-        self.regions.chunks_exact_mut(REGION).zip(self.lengths).take(count)
+    /// The first `count` regions, each with where the packet received begins and its bytes.
+    pub fn regions(&mut self, count: usize) -> impl Iterator<Item = (&mut [u8], (usize, usize))> {
+        self.regions.chunks_exact_mut(REGION).zip(self.places).take(count)
     }
 
     /// Sends a frame; false if the kernel did not take it.
@@ -174,7 +192,20 @@ impl PacketSocket {
     }
 }
 
-fn has_vlan_tag(header: &libc::msghdr) -> bool {
+/// Puts a tag into the packet of `len` bytes behind the headroom; where it begins now, and its bytes.
+fn put_back(region: &mut [u8], len: usize, tag: [u8; TAG]) -> (usize, usize) {
+    const MACS: usize = 12;
+    if len < MACS {
+        return (HEADROOM, 0);
+    }
+    let start = HEADROOM - TAG;
+    region.copy_within(HEADROOM..HEADROOM + MACS, start);
+    region[start + MACS..start + MACS + TAG].copy_from_slice(&tag);
+    (start, len + TAG)
+}
+
+/// The tag that the kernel has taken off a packet, as it stood there.
+fn vlan_tag(header: &libc::msghdr) -> Option<[u8; TAG]> {
     // SAFETY: the header and its control buffer are live and were filled by the kernel; CMSG_FIRSTHDR checks the length.
     unsafe {
         let message = libc::CMSG_FIRSTHDR(header);
@@ -182,10 +213,16 @@ fn has_vlan_tag(header: &libc::msghdr) -> bool {
             || (*message).cmsg_level != libc::SOL_PACKET
             || (*message).cmsg_type != libc::PACKET_AUXDATA
         {
-            return false;
+            return None;
         }
         let data: libc::tpacket_auxdata = std::ptr::read_unaligned(libc::CMSG_DATA(message).cast());
-        data.tp_status & libc::TP_STATUS_VLAN_VALID != 0
+        if data.tp_status & libc::TP_STATUS_VLAN_VALID == 0 {
+            return None;
+        }
+        let named = data.tp_status & libc::TP_STATUS_VLAN_TPID_VALID != 0;
+        let kind = if named { data.tp_vlan_tpid } else { libc::ETH_P_8021Q as u16 };
+        let ([a, b], [c, d]) = (kind.to_be_bytes(), data.tp_vlan_tci.to_be_bytes());
+        Some([a, b, c, d])
     }
 }
 
@@ -215,5 +252,20 @@ impl Silencer {
         let address = nix::sys::socket::SockaddrStorage::from(std::net::SocketAddr::new(address, port));
         nix::sys::socket::bind(fd.as_raw_fd(), &address)?;
         Ok(fd)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_is_put_back_where_it_was() {
+        let mut region = vec![0xee; 200];
+        region[HEADROOM..HEADROOM + 20].copy_from_slice(&std::array::from_fn::<u8, 20, _>(|i| i as u8));
+        let (start, len) = put_back(&mut region, 20, [0x88, 0xa8, 0, 100]);
+        let want: Vec<u8> = (0..12).chain([0x88, 0xa8, 0, 100]).chain(12..20).collect();
+        assert_eq!((start, &region[start..start + len]), (HEADROOM - 4, &want[..]));
+        assert_eq!(put_back(&mut region, 11, [0; 4]), (HEADROOM, 0));
     }
 }

@@ -15,7 +15,7 @@ use crate::states::{Hand, States};
 use crate::sweep::{Sweep, BUDGET, SWEEPS};
 use crate::uplinks::interface;
 use abi::{IfIndex, LineNo, Vni};
-use compile::{Compile, ConntrackPlan, InlinePlan};
+use compile::{Compile, ConntrackPlan, EdgePlan, EdgePortPlan, InlinePlan};
 use conntrack::nat::{Binding, Flow, PublicEndpoint, Translator};
 use conntrack::upgrade::Image;
 use conntrack::{Options, SessionInfo, SessionMemory, TenantLimits, Tracker};
@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use tables::{Commit, GroupId, InlinePort, InlineSpec, RoutesChange, Tables, Writer};
+use tables::{CircuitSpec, Commit, EdgePortSpec, GroupId, InlinePort, InlineSpec, RoutesChange, Tables, Writer};
 
 /// Time between two looks at what has expired.
 const EXPIRE: Duration = Duration::from_millis(100);
@@ -59,6 +59,8 @@ pub struct Conntrack {
     changed: Arc<AtomicBool>,
     /// What the tables have been told of inline pairs; none: nothing yet.
     inline: Mutex<Option<Vec<InlineSpec>>>,
+    /// The same of edge ports and circuits.
+    edge: Mutex<Option<(Vec<EdgePortSpec>, Vec<CircuitSpec>)>>,
 }
 
 /// What a session holds of the translator.
@@ -143,6 +145,7 @@ impl Conntrack {
             tables: Mutex::new(writer.tables()),
             changed: Arc::default(),
             inline: Mutex::default(),
+            edge: Mutex::default(),
         };
         conntrack.set_log(model);
         if plan.public.is_empty() && writer.tables().public_roots() != 0 {
@@ -152,7 +155,7 @@ impl Conntrack {
         // Whatever a predecessor left, and rules are known now; nothing to do if it was done.
         conntrack.states.set((plan.states, plan.agent.as_ref()), &plan.timeouts, now, notes)?;
         conntrack.states.set_weights(&plan.weights);
-        conntrack.follow_inline(writer)?;
+        conntrack.follow_ports(writer)?;
         Ok(conntrack)
     }
 
@@ -315,13 +318,38 @@ impl Conntrack {
             // Addresses that are ours no longer stay public: what comes for them is dropped here instead of passed to the host.
             tracing::error!("public addresses are more than are configured: {e}");
         }
-        if let Err(e) = self.follow_inline(writer) {
-            tracing::error!("wires and servers stay as they were: {e}");
+        if let Err(e) = self.follow_ports(writer) {
+            tracing::error!("wires, servers and customers' circuits stay as they were: {e}");
         }
     }
 
-    /// Tells the tables of the inline pairs as configured whose ports are there, if that has changed.
-    pub fn follow_inline(&self, writer: &mut Writer) -> Result<(), NodeError> {
+    /// Tells the tables of the inline pairs and the edge ports as configured that are there, if that has changed.
+    pub fn follow_ports(&self, writer: &mut Writer) -> Result<(), NodeError> {
+        self.follow_inline(writer)?;
+        let edge = self.plan.lock().edge.clone();
+        self.enter_edge(writer, edge)
+    }
+
+    /// Tells the tables which ports are going to be towards customers, beside those that are: before packets are taken from them, for what
+    /// comes by a port that is not known as one of the edge's may be a tunnel.
+    pub fn expect_edge(&self, writer: &mut Writer, coming: EdgePlan) -> Result<(), NodeError> {
+        let mut edge = self.plan.lock().edge.clone();
+        edge.ports.retain(|p| coming.ports.iter().all(|new| new.number != p.number));
+        edge.ports.extend(coming.ports);
+        self.enter_edge(writer, edge)
+    }
+
+    fn enter_edge(&self, writer: &mut Writer, edge: EdgePlan) -> Result<(), NodeError> {
+        let specs = (edge.ports.iter().filter_map(edge_port_spec).collect::<Vec<_>>(), edge.circuits);
+        let mut told = self.edge.lock();
+        if told.as_ref() != Some(&specs) {
+            writer.set_edge(&specs.0, &specs.1).map_err(NodeError::system("entering circuits"))?;
+            *told = Some(specs);
+        }
+        Ok(())
+    }
+
+    fn follow_inline(&self, writer: &mut Writer) -> Result<(), NodeError> {
         let plan = self.plan.lock();
         let specs: Vec<InlineSpec> = plan.inline.iter().filter_map(inline_spec).collect();
         let mut told = self.inline.lock();
@@ -450,6 +478,16 @@ fn inline_spec(plan: &InlinePlan) -> Option<InlineSpec> {
     Some(InlineSpec { server, network, servers: plan.servers.clone() })
 }
 
+/// An edge port by the number of its interface, if that is there.
+fn edge_port_spec(plan: &EdgePortPlan) -> Option<EdgePortSpec> {
+    let i = interface(&plan.interface).ok()?;
+    Some(edge_port(plan, i.ifindex, i.mtu.min(u32::from(u16::MAX)) as u16))
+}
+
+fn edge_port(plan: &EdgePortPlan, ifindex: IfIndex, mtu: u16) -> EdgePortSpec {
+    EdgePortSpec { number: plan.number, ifindex, mtu, tags: plan.tags, tpids: plan.tpids }
+}
+
 /// The group that leads to an NC; none if there is no NC of this address.
 fn group_of(writer: &Writer, address: IpAddr) -> Option<Option<GroupId>> {
     writer.ncs().into_iter().find(|(a, ..)| *a == address).map(|(.., group)| group)
@@ -504,5 +542,9 @@ pub fn enter(writer: &mut Writer, model: &Model) -> Result<(), NodeError> {
         let port = |n| InlinePort { ifindex: IfIndex(n), mtu: u16::MAX };
         InlineSpec { server: port(2 * n + 1), network: port(2 * n + 2), servers: p.servers.clone() }
     });
-    writer.set_inline(&specs.collect::<Vec<_>>()).map_err(NodeError::system("entering wires"))
+    writer.set_inline(&specs.collect::<Vec<_>>()).map_err(NodeError::system("entering wires"))?;
+    // Made-up interfaces, too: edge port n has 101 + n.
+    let ports: Vec<_> =
+        plan.edge.ports.iter().map(|p| edge_port(p, IfIndex(101 + u32::from(p.number)), u16::MAX)).collect();
+    writer.set_edge(&ports, &plan.edge.circuits).map_err(NodeError::system("entering circuits"))
 }

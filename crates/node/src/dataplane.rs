@@ -48,6 +48,8 @@ pub struct Service {
     pub uplinks: Vec<String>,
     /// They are ports of inline pairs: frames that are for others must be let in.
     pub inline: bool,
+    /// Those of them that are towards customers: so must frames for any VPC's gateway address.
+    pub edge: Vec<String>,
     /// How they are to be served.
     pub engine: Engine,
     /// The gateway's own tunnel addresses.
@@ -344,8 +346,8 @@ impl DataPlane {
             return Ok(());
         }
         self.leave(&interfaces);
-        if self.service.inline {
-            for i in &interfaces {
+        for i in &interfaces {
+            if self.service.inline || self.service.edge.contains(&i.name) {
                 let refused = |source| NodeError::Uplink { name: i.name.clone(), what: "promiscuous mode", source };
                 crate::uplinks::promiscuous(&i.name).map_err(refused)?;
             }
@@ -494,7 +496,9 @@ impl DataPlane {
                     .collect::<Result<_, _>>()
                     .map_err(refused)?;
             }
-            for (list, socket) in ports.iter_mut().zip(open) {
+            let edge = self.service.edge.contains(&i.name);
+            for (list, mut socket) in ports.iter_mut().zip(open) {
+                socket.keep_tags(edge);
                 list.push(Port::Packet(socket));
             }
         }

@@ -193,6 +193,10 @@ impl Node {
 
     /// Once a second or so: finishes what commits left, serves uplinks that have come.
     pub fn tick(&self) {
+        // Before the ports that have come are served: what comes by one of the edge's is no tunnel.
+        if let Err(e) = self.conntrack.follow_ports(&mut self.writer.lock()) {
+            tracing::warn!("{e}");
+        }
         let trouble = self.plane.lock().refresh().err().map(|e| e.to_string());
         let mut said = self.trouble.lock();
         if let (Some(what), true) = (&trouble, *said != trouble) {
@@ -200,9 +204,6 @@ impl Node {
         }
         *said = trouble;
         drop(said);
-        if let Err(e) = self.conntrack.follow_inline(&mut self.writer.lock()) {
-            tracing::warn!("{e}");
-        }
         self.settle();
         // A change that is being made tends to the disk itself.
         if let Some(mut core) = self.core.try_lock() {
@@ -238,7 +239,9 @@ impl Node {
         warnings.extend(self.managed.iter().flat_map(|m| m.warnings()));
         let uplinks = plane.uplinks();
         if let Some(gateway) = &gateway {
-            let mtus = uplinks.iter().enumerate().map(|(at, u)| (at, u.name.as_str(), u.mtu));
+            // No tunnel leaves by an edge port.
+            let narrow = uplinks.iter().filter(|u| gateway.uplinks.contains(&u.name));
+            let mtus = narrow.enumerate().map(|(at, u)| (at, u.name.as_str(), u.mtu));
             warnings.extend(
                 narrow::problems(gateway, mtus)
                     .into_iter()
@@ -630,6 +633,8 @@ impl Node {
     ) -> Result<(), (NodeError, bool)> {
         let after = service(&core.model);
         if after != *before {
+            let coming = core.model.edge();
+            self.conntrack.expect_edge(&mut self.writer.lock(), coming).map_err(|e| (e, false))?;
             self.plane.lock().serve(after).map_err(|e| (e, false))?;
         }
         let begun = Instant::now();
@@ -787,9 +792,11 @@ impl Node {
 pub fn service(model: &Model) -> Service {
     let Some(g) = model.gateway() else { return Service { port: 4789, ..Default::default() } };
     let vteps = g.vtep4.map(IpAddr::V4).into_iter().chain(g.vtep6.map(IpAddr::V6)).collect();
+    let edge: Vec<String> = model.by_name().edge_ports.values().map(|p| p.interface.clone()).collect();
     Service {
-        uplinks: g.ports(),
+        uplinks: g.ports().into_iter().chain(edge.iter().cloned()).collect(),
         inline: g.role == model::GatewayRole::Filter,
+        edge,
         engine: g.engine,
         vteps,
         port: g.vxlan_port,

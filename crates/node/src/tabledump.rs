@@ -175,7 +175,7 @@ fn scope(interval: &RouteInterval) -> String {
         Some(Target::Peer(vni)) => format!("peer {vni}"),
         Some(Target::Blackhole) => "blackhole".into(),
         Some(Target::Internet) => "internet".into(),
-        Some(Target::Line) => "line".into(),
+        Some(Target::Line(line)) => format!("line {line}"),
         Some(Target::Region) => "region".into(),
     }
 }

@@ -249,7 +249,7 @@ fn target(scope: Scope<abi::Vni>) -> Target {
         Scope::Peer(vni) => Target::Peer(vni),
         Scope::Blackhole => Target::Blackhole,
         Scope::Internet => Target::Internet,
-        Scope::Line => Target::Line,
+        Scope::Line(line) => Target::Line(line),
         Scope::Region => Target::Region,
     }
 }

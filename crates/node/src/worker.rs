@@ -185,8 +185,8 @@ impl Worker {
             Port::Packet(socket) => match socket.receive() {
                 Ok(n) => {
                     let ifindex = socket.ifindex;
-                    for (region, length) in socket.regions(n).filter(|(_, length)| *length > 0) {
-                        let frame = Frame::new(region, HEADROOM, length, ifindex);
+                    for (region, (start, length)) in socket.regions(n).filter(|(_, (_, length))| *length > 0) {
+                        let frame = Frame::new(region, start, length, ifindex);
                         sample(options, samples, &frame, &mut sampled);
                         // The burst is shorter than a batch.
                         let _ = batch.push(frame);

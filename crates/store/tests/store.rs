@@ -175,7 +175,7 @@ fn a_compaction_killed_at_any_step_loses_nothing() {
     fs::write(&old, &kept).unwrap();
     check("only the old journal left");
     let (mut store, mut model, _) = Store::open(&work).unwrap();
-    let docs = route(7, Scope::Line);
+    let docs = route(7, Scope::Line(0));
     model.apply(&docs).unwrap();
     store.append(&docs, &model).unwrap();
     drop(store);
@@ -188,15 +188,15 @@ fn a_compaction_that_comes_too_late_takes_nothing_back() {
     history(dir.path(), 3);
     let (mut store, mut model, _) = Store::open(dir.path()).unwrap();
     let late = store.begin_compaction().unwrap();
-    let docs = route(60, Scope::Line);
+    let docs = route(60, Scope::Line(0));
     model.apply(&docs).unwrap();
     store.append(&docs, &model).unwrap();
     let also_late = store.begin_compaction().unwrap();
-    model.apply(&route(61, Scope::Line)).unwrap();
+    model.apply(&route(61, Scope::Line(0))).unwrap();
     store.replace(&model).unwrap();
     late.run().unwrap();
     also_late.run().unwrap();
-    let docs = route(62, Scope::Line);
+    let docs = route(62, Scope::Line(0));
     model.apply(&docs).unwrap();
     store.append(&docs, &model).unwrap();
     drop(store);

@@ -15,10 +15,10 @@ pub enum Target {
     Peer(Vni),
     /// Dropped on purpose.
     Blackhole,
-    /// The Internet (not yet served).
+    /// The Internet.
     Internet,
-    /// A dedicated line (not yet served).
-    Line,
+    /// The dedicated line of this VPC with this number.
+    Line(u8),
     /// Another region (not yet served).
     Region,
 }

@@ -14,11 +14,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
+mod edge;
 mod inline;
 mod internet;
 mod locate;
 mod versions;
 
+pub use edge::{Circuit, CircuitFound, EdgePort};
+pub(crate) use edge::{circuit_by_tags, circuit_by_vni};
 pub use inline::InlineEnd;
 pub use internet::Public;
 pub use versions::FlowVersions;

@@ -8,6 +8,7 @@ pub mod dissect;
 pub mod elsewhere;
 pub mod encode;
 pub mod groups;
+pub mod edge;
 pub mod inline;
 pub mod internet;
 pub mod layers;

@@ -55,6 +55,10 @@ impl Loader {
         if region.inline_specs() != self.region.inline_specs() {
             self.writer.set_inline(&region.inline_specs()).map_err(|e| format!("wires cannot be written: {e}"))?;
         }
+        if region.edge_specs() != self.region.edge_specs() {
+            let (ports, circuits) = region.edge_specs();
+            self.writer.set_edge(&ports, &circuits).map_err(|e| format!("circuits cannot be written: {e}"))?;
+        }
         self.region = region.clone();
         Ok(())
     }
@@ -177,7 +181,7 @@ fn route((prefix, target): &(crate::region::Prefix, crate::region::Target)) -> R
         T::Peer(vni) => tables::Target::Peer(Vni(*vni)),
         T::Blackhole => tables::Target::Blackhole,
         T::Internet => tables::Target::Internet,
-        T::Line => tables::Target::Line,
+        T::Line(line) => tables::Target::Line(*line),
         T::Region => tables::Target::Region,
     };
     Route { prefix: tables::Prefix::new_assert(prefix.addr, prefix.len), target }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A deliberately naive third opinion on route and locate: linear scans over the configuration, no table at all.
 
+use crate::edge::Circuit;
 use crate::region::*;
 use abi::DropReason;
 use std::net::IpAddr;
@@ -12,6 +13,8 @@ pub enum Place<'r> {
     Vm(&'r Vpc, &'r Vm),
     /// The gateway's own address in this VPC.
     Gateway(&'r Vpc),
+    /// A customer's line, of this VPC.
+    Line(&'r Vpc, &'r Circuit),
     /// Nowhere.
     Nowhere(DropReason),
 }
@@ -26,7 +29,11 @@ pub fn place(region: &Region, vni: u32, dst: IpAddr) -> Place<'_> {
             None => return Place::Nowhere(DropReason::RouteNone),
             Some(Target::Blackhole) => return Place::Nowhere(DropReason::RouteBlackhole),
             Some(Target::Internet) => return Place::Nowhere(DropReason::ScopeInternet),
-            Some(Target::Line) => return Place::Nowhere(DropReason::ScopeLine),
+            Some(Target::Line(line)) => {
+                let of = |c: &&Circuit| (c.vni, c.line) == (vpc.vni, line) && region.tag_bytes(c).is_some();
+                let circuit = region.edge.circuits.iter().find(of);
+                return circuit.map_or(Place::Nowhere(DropReason::ScopeLine), |c| Place::Line(vpc, c));
+            }
             Some(Target::Region) => return Place::Nowhere(DropReason::ScopeRegion),
             Some(Target::Local) => break,
             Some(Target::Peer(_)) if hops == abi::PEER_HOPS_MAX => return Place::Nowhere(DropReason::RoutePeerLoop),

@@ -105,7 +105,7 @@ pub fn region(r: &mut Rng, size: Size) -> Region {
             Ipv4Addr::from_bits(r.word() as u32).into()
         };
         let len = if v6 { *r.pick(&[16, 32, 48, 60, 64, 65, 96, 128]) } else { 8 + r.below(25) as u8 };
-        let target = *r.pick(&[Target::Local, Target::Blackhole, Target::Internet, Target::Line, Target::Region]);
+        let target = *r.pick(&[Target::Local, Target::Blackhole, Target::Internet, Target::Line(0), Target::Region]);
         let routes = &mut region.vpcs[deep].routes;
         if let Some(prefix) = Prefix::new(addr, len).filter(|p| !routes.iter().any(|(q, _)| q == p)) {
             routes.push((prefix, target));
@@ -278,7 +278,7 @@ fn routes(r: &mut Rng, vpc: &mut Vpc, vnis: &[u32], v6: bool, max: usize) {
         let target = match r.below(20) {
             _ if i == 0 && r.chance(70) => Target::Local,
             0 => Target::Blackhole,
-            1 => *r.pick(&[Target::Internet, Target::Line, Target::Region]),
+            1 => *r.pick(&[Target::Internet, Target::Line(0), Target::Region]),
             2..=7 => Target::Peer(*r.pick(vnis)),
             _ => Target::Local,
         };

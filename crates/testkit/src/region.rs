@@ -3,6 +3,7 @@
 //! the way into table memory in [`crate::load`], the naive reading in [`crate::oracle`].
 
 use crate::groups::Groups;
+use crate::edge::Edge;
 use crate::inline::InlinePairs;
 use crate::internet::Internet;
 use crate::layers::Mac;
@@ -55,7 +56,7 @@ pub enum Target {
     Peer(u32),
     Blackhole,
     Internet,
-    Line,
+    Line(u8),
     Region,
 }
 
@@ -212,6 +213,8 @@ pub struct Region {
     pub groups: Groups,
     /// Inline pairs: the node is a filter in front of servers.
     pub inline: InlinePairs,
+    /// The node is a provider edge.
+    pub edge: Edge,
 }
 
 impl Default for Region {
@@ -235,6 +238,7 @@ impl Default for Region {
             internet: Internet::default(),
             groups: Groups::default(),
             inline: InlinePairs::default(),
+            edge: Edge::default(),
         }
     }
 }

@@ -4,14 +4,14 @@
 use crate::layers::Mac;
 use crate::lex::{CaseError, Cursor, Named, Names, Word};
 use crate::region::*;
-use crate::{groups, inline, internet};
+use crate::{edge, groups, inline, internet};
 use std::fmt;
 use std::net::IpAddr;
 
 type Parsed<T> = Result<T, CaseError>;
 
 const STATEMENTS: &str =
-    "node option limit port nexthop nc vpc host route vm name pool snat elastic forward internet sessions handover rule member pick-up states wire server delete";
+    "node option limit port nexthop nc vpc host route vm name pool snat elastic forward internet sessions handover rule member pick-up states wire server edge circuit delete";
 
 /// Carries out one statement. `names` grows by what the statement defines.
 pub fn statement(file: &str, words: &[Word], region: &mut Region, names: &mut Names) -> Parsed<()> {
@@ -40,6 +40,10 @@ pub fn statement(file: &str, words: &[Word], region: &mut Region, names: &mut Na
             }
             other if inline::STATEMENTS.contains(&other) => {
                 inline::statement(&mut c, first, region)?;
+                None
+            }
+            other if edge::STATEMENTS.contains(&other) => {
+                edge::statement(&mut c, first, region)?;
                 None
             }
             "delete" => delete(&mut c, region)?,
@@ -339,7 +343,10 @@ fn route(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<Defined> {
         "peer" => Target::Peer(c.vni()?),
         "blackhole" => Target::Blackhole,
         "internet" => Target::Internet,
-        "line" => Target::Line,
+        "line" => Target::Line(match c.peek() {
+            Some(_) => c.number("number of the VPC's line", 255)? as u8,
+            None => 0,
+        }),
         "region" => Target::Region,
         other => {
             return Err(c.error(word, &format!("`{other}` is no scope: local peer blackhole internet line region")))
@@ -421,9 +428,9 @@ fn delete(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<Defined> {
             region.ncs.retain(|n| n.addr != addr);
         }
         other if internet::delete(c, other, region)? || groups::delete(c, other, region)? => (),
-        other if inline::delete(c, other, region)? => (),
+        other if inline::delete(c, other, region)? || edge::delete(c, other, region)? => (),
         other => {
-            let known = "vpc route vm nc snat elastic forward pool group member server";
+            let known = "vpc route vm nc snat elastic forward pool group member server edge circuit";
             return Err(c.error(word, &format!("`{other}` is none of: {known}")));
         }
     }
@@ -493,7 +500,7 @@ impl fmt::Display for Region {
             writeln!(f)?;
         }
         self.vpcs.iter().try_for_each(|v| fmt_vpc(self, v, f))?;
-        write!(f, "{}{}{}", self.internet, self.groups, self.inline)
+        write!(f, "{}{}{}{}", self.internet, self.groups, self.inline, self.edge)
     }
 }
 
@@ -505,7 +512,8 @@ fn fmt_vpc(region: &Region, v: &Vpc, f: &mut fmt::Formatter<'_>) -> fmt::Result 
             Target::Peer(vni) => format!("peer {vni}"),
             Target::Blackhole => "blackhole".into(),
             Target::Internet => "internet".into(),
-            Target::Line => "line".into(),
+            Target::Line(0) => "line".into(),
+            Target::Line(line) => format!("line {line}"),
             Target::Region => "region".into(),
         };
         writeln!(f, "  route {} {prefix} {target}", v.name)?;

@@ -82,7 +82,7 @@ fn change(i: u32, version: u32, filler: u32, create: bool) -> TenantChange {
         route(0x0a00_0000, 8, Target::Local),
         route(NOW_AND_THEN & !0xff, 24, if even { Target::Local } else { Target::Blackhole }),
     ];
-    let targets = [Target::Local, Target::Blackhole, Target::Internet, Target::Line];
+    let targets = [Target::Local, Target::Blackhole, Target::Internet, Target::Line(0)];
     routes.extend((0..filler).map(|n| route(0x2000_0000 + (n << 10), 24, targets[((n + version) % 4) as usize])));
     let mut vm_add: Vec<VmSpec> = (0..VMS).map(|n| spec(vm(n), mac(i, n, version), nc(version + n))).collect();
     vm_add.extend((0..MORE).map(|n| spec(vm(100 + n), mac(i, 100 + n, version), nc(version + n))));

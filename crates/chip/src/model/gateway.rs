@@ -176,7 +176,7 @@ impl ChipGateway {
                 }
                 Some(Target::Blackhole) => DropReason::RouteBlackhole,
                 Some(Target::Internet) => DropReason::ScopeInternet,
-                Some(Target::Line) => DropReason::ScopeLine,
+                Some(Target::Line(_)) => DropReason::ScopeLine,
                 Some(Target::Region) => DropReason::ScopeRegion,
                 Some(Target::Local) | None => DropReason::RouteNone,
             };

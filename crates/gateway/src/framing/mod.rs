@@ -4,6 +4,7 @@
 
 pub(crate) mod inline;
 pub(crate) mod plain;
+pub(crate) mod qinq;
 pub(crate) mod vxlan;
 
 use abi::{DropReason, Vni};
@@ -16,9 +17,12 @@ use crate::settings::Settings;
 use crate::work::{Path, Work};
 use crate::{Frame, Verdict};
 
-/// Lays bare a packet that came by an uplink. `Err(Pass)`: it is none of the gateway's.
+/// Lays bare a packet that came by an uplink or by an edge port. `Err(Pass)`: it is none of the gateway's.
 #[inline(always)]
 pub(crate) fn decapsulate<R: Recorder>(w: &Work<'_, R>, p: &mut Packet, f: &Frame<'_>) -> Result<(), Verdict> {
+    if let Some(port) = w.edge_port(f.ifindex) {
+        return qinq::decapsulate(w.tables, port, f.data(), p);
+    }
     match vxlan::decapsulate(f.data(), &w.settings, p) {
         Err(Verdict::Pass) if w.sessions.is_some() && w.tables.public_roots() != 0 => plain::decapsulate(w, p, f),
         result => result,
@@ -32,6 +36,8 @@ pub(crate) enum Carrier {
     Vxlan(vxlan::Outer),
     /// Nothing: it has the Ethernet header of its next hop.
     Plain,
+    /// Tags of a customer.
+    Qinq(qinq::Tags),
 }
 
 impl Carrier {
@@ -41,12 +47,17 @@ impl Carrier {
         match self {
             Carrier::Vxlan(outer) => vxlan::overhead(outer.v6),
             Carrier::Plain => 0,
+            Carrier::Qinq(tags) => tags.len(),
         }
     }
 
     /// Bytes of an IP packet in it that fit an MTU.
     pub fn room(&self, mtu: u16) -> usize {
-        (mtu as usize).saturating_sub(self.overhead())
+        let counted = match self {
+            Carrier::Qinq(tags) => tags.counted(),
+            _ => self.overhead(),
+        };
+        (mtu as usize).saturating_sub(counted)
     }
 
     /// Wraps the frame of `len` bytes that lies at `at`; returns where the packet starts now.
@@ -55,16 +66,20 @@ impl Carrier {
         match self {
             Carrier::Vxlan(outer) => vxlan::encapsulate(buffer, at, len, outer, s).ok_or(DropReason::TxFailed),
             Carrier::Plain => Ok(at),
+            Carrier::Qinq(tags) => tags.encapsulate(buffer, at).ok_or(DropReason::TxFailed),
         }
     }
 }
 
-/// What locate decided names the framing: each NC is at the end of a VXLAN tunnel.
+/// What locate decided names the framing: each NC is at the end of a VXLAN tunnel, each CE behind tags.
 impl Path {
-    /// Bytes in front of a frame.
+    /// Bytes in front of a frame that an MTU counts.
     #[inline(always)]
     pub fn overhead(&self) -> usize {
-        vxlan::overhead(self.nc_v6)
+        match &self.tags {
+            None => vxlan::overhead(self.nc_v6),
+            Some(tags) => tags.counted(),
+        }
     }
 
     /// Whether the MTU, which counts from behind the Ethernet header, takes a frame of so many bytes in its wrapping.
@@ -76,6 +91,9 @@ impl Path {
     /// What a frame leaves in. `tos`: DSCP and ECN; `flow`: its hash.
     #[inline(always)]
     pub fn carrier(&self, tos: u8, flow: u64, vni: Vni) -> Carrier {
+        if let Some(tags) = self.tags {
+            return Carrier::Qinq(tags);
+        }
         let NexthopView { dmac, smac, .. } = self.nexthop;
         Carrier::Vxlan(vxlan::Outer { dmac, smac, v6: self.nc_v6, remote: self.nc, tos, flow, vni })
     }

@@ -14,7 +14,7 @@ pub(crate) fn run<R: Recorder>(
     f: &mut Frame<'_>,
     path: &Path,
 ) -> Result<(), Verdict> {
-    if R::COUNTS {
+    if R::COUNTS && p.leaves.is_none() {
         w.tables.count_vm(p.vm.vm, p.inner_len as u64);
     }
     w.forward(p, f, path.nexthop.ifindex);

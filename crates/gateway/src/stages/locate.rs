@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Locate: the VM-NC table, the gateway's own addresses, TTL, the underlay next hop and its MTU.
 
-use abi::{DropReason, Mac, Stage, VM_FLAG_GATEWAY, VM_FLAG_METERED};
+use abi::{DropReason, Mac, NcId, Stage, VmId, VM_FLAG_GATEWAY, VM_FLAG_METERED};
+use tables::VmEntry;
 use wire::{ethernet, ipv6};
 
 use super::route::lookup_vm;
+use crate::framing::qinq;
 use crate::packet::{framed, Kind, Packet};
 use crate::record::{Event, Recorder};
 use crate::work::{Path, Work};
@@ -14,6 +16,14 @@ use crate::{echo, fragment, Frame, Verdict};
 #[inline(always)]
 pub(crate) fn find<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>) -> Result<(), Verdict> {
     let tables = w.tables;
+    if let Some((_, ce)) = p.leaves {
+        p.vm = VmEntry { mac: ce, vm: VmId(0), nc: NcId(0), flags: 0 };
+        if p.ttl <= 1 {
+            return Err(DropReason::TtlExpired.into());
+        }
+        super::filter::prefetch(w, p, f);
+        return Ok(());
+    }
     if !p.located {
         match lookup_vm(tables, p, p.dst_vpc()) {
             Some(vm) => p.vm = vm,
@@ -46,10 +56,13 @@ pub(crate) fn find<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Fra
     Ok(())
 }
 
-/// The stage: the way to the NC.
+/// The stage: the way to the NC or the CE.
 #[inline(always)]
 pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>) -> Result<Path, Verdict> {
-    let mut path = w.path_to(p.vm.nc, p.flow)?;
+    let mut path = match p.leaves {
+        Some((circuit, ce)) => qinq::path(&circuit, ce),
+        None => w.path_to(p.vm.nc, p.flow)?,
+    };
     if R::ON {
         note_path(w, p, &path);
     }
@@ -101,6 +114,10 @@ fn note_vm<R: Recorder>(w: &mut Work<'_, R>, p: &Packet) {
 #[cold]
 fn note_path<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, path: &Path) {
     let n = path.nexthop;
+    if let Some((c, ce)) = p.leaves {
+        let tags = c.vids().to_vec();
+        return w.note(p, Stage::Locate, Event::Line { port: n.ifindex, tags, ce: Mac(ce), mtu: n.mtu });
+    }
     w.note(
         p,
         Stage::Locate,

@@ -23,7 +23,12 @@ pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Fram
     let framed = framing::decapsulate(w, p, f);
     if framed.is_ok() && !p.inward {
         // What is wrong inside is reported only when the tenant is known and the source accepted.
-        p.inner_error = inner(p.inner_frame(f), &w.settings, p).err();
+        let macs = p.came.map(|_| p.macs(f));
+        p.inner_error = inner(p.inner_frame(f), macs, &w.settings, p).err();
+        if p.came.is_some() {
+            // No header around it says another DSCP than its own.
+            p.outer_tos = p.inner_tos;
+        }
     }
     if R::ON {
         note(w, p, f);
@@ -42,7 +47,7 @@ fn prefetch(tables: &Tables, strict: bool, p: &mut Packet) {
     p.tenant_bucket = tables.tenant_bucket(p.vni);
     if p.source_v6 {
         tables.prefetch_nc6(p.source.halves());
-    } else if strict {
+    } else if strict && p.came.is_none() {
         p.member_bucket = tables.member4_bucket(p.vni, p.source.as_v4());
     }
     match p.kind {
@@ -55,7 +60,7 @@ fn prefetch(tables: &Tables, strict: bool, p: &mut Packet) {
 /// Tells the recorder what was parsed.
 #[cold]
 fn note<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>) {
-    if p.inner == 0 {
+    if p.inner == 0 && p.came.is_none() {
         return;
     }
     let own = if p.source_v6 { w.settings.vtep6 } else { Addr::v4(w.settings.vtep4) };
@@ -67,7 +72,11 @@ fn note<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>) {
         Kind::Nd => "ND",
     };
     let (outer_src, outer_dst) = (p.source.ip(p.source_v6), own.ip(p.source_v6));
-    let parsed = Event::Parsed { outer_src, outer_dst, vni: p.vni, inner, inner_len: p.inner_len as usize };
+    let (vni, inner_len) = (p.vni, p.inner_len as usize);
+    let parsed = match p.came {
+        Some(c) => Event::Circuit { port: c.port.ifindex, tags: c.vids().to_vec(), vni, inner, inner_len },
+        None => Event::Parsed { outer_src, outer_dst, vni, inner, inner_len },
+    };
     w.note(p, Stage::Parse, parsed);
     match p.inner_error {
         Some(reason) => w.note(p, Stage::Parse, Event::InnerError { reason }),
@@ -118,15 +127,16 @@ pub(crate) fn ipv4_checksum_ok(packet: &[u8], head: &[u8; ipv4::HEADER_LEN]) -> 
 
 /// The inner frame.
 #[inline(always)]
-fn inner(frame: &[u8], s: &Settings, p: &mut Packet) -> Result<(), DropReason> {
+fn inner(frame: &[u8], macs: Option<(Mac, Mac)>, s: &Settings, p: &mut Packet) -> Result<(), DropReason> {
     let (head, rest) = frame.split_first_chunk::<{ ethernet::HEADER_LEN }>().ok_or(DropReason::InnerTruncated)?;
     let eth = ethernet::Frame::new_unchecked(head);
-    if Mac(eth.src()).is_group() {
+    let (dst, src) = macs.unwrap_or((Mac(eth.dst()), Mac(eth.src())));
+    if src.is_group() {
         return Err(DropReason::InnerMulticastSourceMac);
     }
     match eth.ethertype() {
-        ethertype::IPV4 => inner_ipv4(rest, Mac(eth.dst()), s, p)?,
-        ethertype::IPV6 => inner_ipv6(rest, Mac(eth.dst()), s, p)?,
+        ethertype::IPV4 => inner_ipv4(rest, dst, s, p)?,
+        ethertype::IPV6 => inner_ipv6(rest, dst, s, p)?,
         ethertype::ARP => {
             p.kind = Kind::Arp;
             return Ok(());

@@ -14,7 +14,7 @@ pub(crate) fn parsed(data: &[u8], s: &Settings) -> Result<Packet, Verdict> {
     let mut p = Packet::EMPTY;
     crate::framing::vxlan::decapsulate(data, s, &mut p)?;
     let frame = &data[p.inner as usize..][..p.inner_len as usize];
-    p.inner_error = inner(frame, s, &mut p).err();
+    p.inner_error = inner(frame, None, s, &mut p).err();
     Ok(p)
 }
 

@@ -146,6 +146,11 @@ fn decide<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, value: u32) -> Resul
             return Ok(());
         }
         SCOPE_INTERNET => DropReason::ScopeInternet,
+        SCOPE_LINE if w.leave_by_line(p, value as u8).is_some() => {
+            p.next = Next::Done;
+            w.walking -= 1;
+            return Ok(());
+        }
         SCOPE_LINE => DropReason::ScopeLine,
         SCOPE_REGION => DropReason::ScopeRegion,
         SCOPE_NONE => DropReason::RouteNone,

@@ -6,6 +6,7 @@ use abi::{DropReason, Mac, Stage, TENANT_NAT, VM_FLAG_GATEWAY};
 use tables::Tables;
 use wire::{ethernet, ipv4, ipv6};
 
+use crate::framing::qinq;
 use crate::nat::outward;
 use crate::packet::{Addr, Kind, Packet};
 use crate::record::{Event, Recorder};
@@ -40,7 +41,7 @@ pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Fram
         return Ok(());
     }
     p.attributed = true;
-    if w.settings.strict && !may_send(w.tables, p) {
+    if w.settings.strict && p.came.is_none() && !may_send(w.tables, p) {
         return Err(refused(w, p));
     }
     if R::COUNTS && !f.counted {
@@ -51,6 +52,9 @@ pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Fram
     }
     if p.inner_error.is_some() || matches!(p.kind, Kind::Arp | Kind::Nd) {
         return Err(not_routed(w, p, f));
+    }
+    if p.came.is_some() {
+        qinq::check_source(w.tables, p, f)?;
     }
     Ok(())
 }
@@ -123,6 +127,9 @@ fn note<R: Recorder>(w: &mut Work<'_, R>, p: &Packet) {
     let (vni, line, generation) = (p.vni, w.tables.tenant_record(p.tenant.id()), p.tenant.generation());
     let source = p.source.ip(p.source_v6);
     w.note(p, Stage::Tenant, Event::Tenant { vni, line, generation, gateway_mac });
+    if p.came.is_some() {
+        return;
+    }
     let event = match w.settings.strict {
         true => Event::Member { vni, source },
         false => Event::SourceNotChecked { source },

@@ -139,7 +139,7 @@ impl Rig {
                 route("11.0.0.0/8", Target::Peer(BLUE)),
                 route("12.0.0.0/8", Target::Blackhole),
                 route("13.0.0.0/8", Target::Internet),
-                route("14.0.0.0/8", Target::Line),
+                route("14.0.0.0/8", Target::Line(0)),
                 route("15.0.0.0/8", Target::Region),
             ]),
             vm_add: vec![vm(MAC_A, A, Some(A6), ip4(NC1)), vm(MAC_B, B, Some(B6), ip4(NC2))],

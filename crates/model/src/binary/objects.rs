@@ -44,6 +44,9 @@ pub fn read_documents(r: &mut Reader<'_>) -> Result<Documents, Fault> {
     Ok(docs)
 }
 
+/// In front of the number of a line that is not the first one of its VPC.
+const LINE: &str = "line ";
+
 fn read_kind(r: &mut Reader<'_>) -> Result<Kind, Fault> {
     let n = r.byte()?;
     Kind::ALL.into_iter().find(|k| *k as u8 == n).ok_or_else(|| format!("{n} is no kind"))
@@ -223,7 +226,10 @@ fn put_object(out: &mut Vec<u8>, object: &Object) {
             put_optional(out, r.name.as_ref());
             put_text(out, &r.vpc);
             put_prefix(out, r.prefix);
-            put_text(out, r.scope.name());
+            match &r.scope {
+                Scope::Line(line) if *line != 0 => put_text(out, &format!("{LINE}{line}")),
+                scope => put_text(out, scope.name()),
+            }
             if let Scope::Peer(to) = &r.scope {
                 put_text(out, to);
             }
@@ -252,7 +258,9 @@ fn read_object(r: &mut Reader<'_>, names: &mut Names) -> Result<Object, Fault> {
         Kind::Route => {
             let (name, vpc, prefix) = (read_optional(r)?, names.get(r.name()?), r.prefix()?);
             let word = r.text()?;
-            let scope = Scope::of(word, || r.name().map(|name| names.get(name)));
+            let line = word.strip_prefix(LINE).and_then(|n| n.parse().ok());
+            let scope = line.map(|n| Ok(Scope::Line(n)));
+            let scope = scope.or_else(|| Scope::of(word, || r.name().map(|name| names.get(name))));
             Object::Route(Route { name, vpc, prefix, scope: scope.ok_or_else(|| format!("`{word}` is no scope"))?? })
         }
         rare => {

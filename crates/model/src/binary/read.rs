@@ -193,8 +193,11 @@ impl Load {
         let head = r.byte()?;
         let prefix = r.prefix()?;
         let vpcs = self.model.vpc_names.len() as u64;
-        let target = Target::numbered((head & 7).into(), || r.below(vpcs, "VPC").map(|to| to as u32));
+        let rest = std::cell::RefCell::new(r);
+        let peer = || rest.borrow_mut().below(vpcs, "VPC").map(|to| to as u32);
+        let target = Target::numbered((head & 7).into(), peer, || rest.borrow_mut().byte());
         let target = target.ok_or_else(|| format!("{} is no scope", head & 7))??;
+        let r = rest.into_inner();
         let name = if head & ROUTE_NAMED != 0 { read_optional(r)? } else { None };
         if self.body.routes.last().is_some_and(|l| l.0 >= prefix) {
             return Err(format!("route {prefix} is out of order"));

@@ -190,8 +190,10 @@ fn write_body(f: &mut Frames<'_>, index: u64, vpc: &VpcState, order: &Order) -> 
 fn put_route(out: &mut Vec<u8>, prefix: Prefix, route: &RouteState, order: &Order) {
     out.push(route.target.number() | if route.name.is_some() { ROUTE_NAMED } else { 0 });
     put_prefix(out, prefix);
-    if let Target::Peer(to) = route.target {
-        put_u64(out, order.vpc(to));
+    match route.target {
+        Target::Peer(to) => put_u64(out, order.vpc(to)),
+        Target::Line(line) if line != 0 => out.push(line),
+        _ => {}
     }
     if let Some(name) = &route.name {
         put_text(out, name);

@@ -4,6 +4,7 @@
 //! A new kind is a file with its [`fields!`] and its [`Described`], and a line in the list below.
 
 mod cluster;
+mod edge_port;
 mod elastic_ip;
 mod filter_states;
 mod gateway;
@@ -28,6 +29,7 @@ mod vm;
 mod vpc;
 
 pub use cluster::*;
+pub use edge_port::*;
 pub use elastic_ip::*;
 pub use filter_states::*;
 pub use gateway::*;
@@ -284,8 +286,10 @@ kinds! {
         Tenant in tenants = 15,
         Role in roles = 16,
         Handover in handovers = 17,
+        EdgePort in edge_ports = 18,
+        Overlay in overlays = 19,
         #[cfg(test)]
-        Probe in probes = 18,
+        Probe in probes = 20,
     }
 }
 

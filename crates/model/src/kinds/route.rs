@@ -21,7 +21,7 @@ fields! {
         vpc: Name = "spec.vpc", name_of(Kind::Vpc, "name of a Vpc").required(stand_ins::name);
         /// Destinations. The longest prefix wins.
         prefix: Prefix = "spec.prefix", prefix(PREFIX).required(stand_ins::prefix);
-        /// Where it leads: VMs of this VPC, another VPC, nowhere. `internet`: out by the VPC's Snat or elastic addresses. `line` and `region` are accepted and not yet served: their packets are dropped with a reason of their own.
+        /// Where it leads: VMs of this VPC, another VPC, nowhere. `internet`: out by the VPC's Snat or elastic addresses. `line`: to a customer's site, by the Overlay of this VPC with this `spec.line`; where there is none, packets are dropped (`scope_line`). `region` is accepted and not yet served: its packets are dropped with a reason of its own.
         scope: Scope = "spec", ScopeAndPeer;
     }
 }
@@ -36,6 +36,7 @@ impl Described for Route {
     fn summary(&self) -> String {
         match &self.scope {
             Scope::Peer(to) => format!("{} in {} to peer {to}", self.prefix, self.vpc),
+            Scope::Line(line) if *line != 0 => format!("{} in {} line {line}", self.prefix, self.vpc),
             s => format!("{} in {} {}", self.prefix, self.vpc, s.name()),
         }
     }
@@ -67,8 +68,8 @@ pub enum Scope<P = Name> {
     Blackhole,
     /// The Internet, by the VPC's Snat or elastic addresses.
     Internet,
-    /// A dedicated line (not yet served).
-    Line,
+    /// The dedicated line of the VPC with this number.
+    Line(u8),
     /// Another region (not yet served).
     Region,
 }
@@ -79,22 +80,27 @@ impl Scope {
 }
 
 impl<P> Scope<P> {
-    /// The scope of a number; `peer` says to which VPC, where it needs one.
-    pub(crate) fn numbered<E>(number: usize, peer: impl FnOnce() -> Result<P, E>) -> Option<Result<Scope<P>, E>> {
+    /// The scope of a number; `peer` says to which VPC, where it needs one, and `line` which line, where that is not the first one.
+    pub(crate) fn numbered<E>(
+        number: usize,
+        peer: impl FnOnce() -> Result<P, E>,
+        line: impl FnOnce() -> Result<u8, E>,
+    ) -> Option<Result<Scope<P>, E>> {
         Some(Ok(match number {
             0 => Scope::Local,
             1 => return Some(peer().map(Scope::Peer)),
             2 => Scope::Blackhole,
             3 => Scope::Internet,
-            4 => Scope::Line,
+            4 => Scope::Line(0),
             5 => Scope::Region,
+            NUMBERED_LINE => return Some(line().map(Scope::Line)),
             _ => return None,
         }))
     }
 
-    /// The same of a name.
+    /// The same of a name; where it has a line, that is for the caller to say.
     pub(crate) fn of<E>(name: &str, peer: impl FnOnce() -> Result<P, E>) -> Option<Result<Scope<P>, E>> {
-        Scope::numbered(Scope::NAMES.iter().position(|n| *n == name)?, peer)
+        Scope::numbered(Scope::NAMES.iter().position(|n| *n == name)?, peer, || Ok(0))
     }
 
     pub(crate) fn number(&self) -> u8 {
@@ -103,14 +109,18 @@ impl<P> Scope<P> {
             Scope::Peer(_) => 1,
             Scope::Blackhole => 2,
             Scope::Internet => 3,
-            Scope::Line => 4,
+            Scope::Line(0) => 4,
+            Scope::Line(_) => NUMBERED_LINE as u8,
             Scope::Region => 5,
         }
     }
 
     /// As in `spec.scope`.
     pub fn name(&self) -> &'static str {
-        Scope::NAMES[usize::from(self.number())]
+        match self {
+            Scope::Line(_) => "line",
+            other => Scope::NAMES[usize::from(other.number())],
+        }
     }
 
     /// The same, with the other VPC known by something else.
@@ -120,11 +130,14 @@ impl<P> Scope<P> {
             Scope::Peer(to) => Scope::Peer(peer(to)),
             Scope::Blackhole => Scope::Blackhole,
             Scope::Internet => Scope::Internet,
-            Scope::Line => Scope::Line,
+            Scope::Line(line) => Scope::Line(*line),
             Scope::Region => Scope::Region,
         }
     }
 }
+
+/// In snapshots, a line that is not the first one of its VPC: its number follows.
+const NUMBERED_LINE: usize = 6;
 
 /// A word of [`Scope::NAMES`].
 struct ScopeName;
@@ -153,9 +166,10 @@ impl Form for ScopeName {
     }
 }
 
+const LINE: Int<u8> = int(0, 255);
 const PEER: NameOf = name_of(Kind::Vpc, "name of a Vpc joined to this one by a Peering; only with scope peer");
 
-/// `spec.scope`, and `spec.peer` where it needs one.
+/// `spec.scope`, and `spec.peer` or `spec.line` where it needs one.
 struct ScopeAndPeer;
 
 impl Slot for ScopeAndPeer {
@@ -165,6 +179,7 @@ impl Slot for ScopeAndPeer {
         ScopeName.required(|| "local").rows("spec.scope", meaning, out);
         let peer = PEER.optional().meaning("required with scope peer");
         peer.rows("spec.peer", "The VPC in which the search goes on.", out);
+        LINE.or(0).rows("spec.line", "With scope line: `spec.line` of the Overlay of this VPC by which packets leave.", out);
     }
 
     fn usual(&self) -> Scope {
@@ -177,13 +192,21 @@ impl Slot for ScopeAndPeer {
         if word != "peer" && doc.node("spec.peer").is_some() {
             doc.wrong("spec.peer", Problem::Value(format!("is given, but the scope is {word}")));
         }
+        if word == "line" {
+            return Scope::Line(doc.get("spec.line", &LINE).unwrap_or(0));
+        }
+        if doc.node("spec.line").is_some() {
+            doc.wrong("spec.line", Problem::Value(format!("is given, but the scope is {word}")));
+        }
         Scope::of(word, || doc.need("spec.peer", &PEER).ok_or(())).and_then(Result::ok).unwrap_or(Scope::Local)
     }
 
     fn write(&self, value: &Scope, out: &mut Written, _: &str) {
         out.text("spec.scope", value.name());
-        if let Scope::Peer(to) = value {
-            out.text("spec.peer", to);
+        match value {
+            Scope::Peer(to) => out.text("spec.peer", to),
+            Scope::Line(line) if *line != 0 => out.value("spec.line", &LINE, line),
+            _ => {}
         }
     }
 

@@ -372,6 +372,7 @@ impl<'a> Tx<'a> {
             && vpc.spec.name == r.vpc
             && vpc.route(prefix).is_some_and(|s| match (&r.scope, s.target) {
                 (Scope::Peer(name), Target::Peer(to)) => self.model.vpc(to).spec.name == *name,
+                (Scope::Line(line), Target::Line(to)) => *line == to,
                 (scope, target) => !matches!(target, Target::Peer(_)) && scope.name() == target.name(),
             });
         if !same {

@@ -13,6 +13,7 @@
 mod apply;
 mod bound;
 mod checks;
+mod edge;
 mod find;
 mod groups;
 mod lookup;

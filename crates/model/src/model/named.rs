@@ -83,6 +83,7 @@ impl Model {
             self.elastic_faults(&mut out, described);
             self.group_faults(&mut out);
             self.server_faults(&mut out, described);
+            self.edge_faults(&mut out, described);
             if region {
                 self.region_faults(&mut out, described);
             }
@@ -347,6 +348,11 @@ impl<'a> Tx<'a> {
                 unsure(Kind::PublicPool, "spec.ranges") || unsure(Kind::ElasticIp, "spec.vm")
             }
             Problem::NoInlinePair { .. } => unsure(Kind::Gateway, "spec.wires") || unsure(Kind::Gateway, "spec.role"),
+            Problem::EdgeTaken { .. } => {
+                let ports = ["spec.number", "spec.interface"].map(|field| unsure(Kind::EdgePort, field));
+                let overlays = ["spec.vpc", "spec.port", "spec.customer", "spec.overlay", "spec.line"];
+                ports.contains(&true) || overlays.iter().any(|field| unsure(Kind::Overlay, field))
+            }
             Problem::VmUnfit { vm, .. } => self.failed.contains(&(Kind::Vm, vm.as_str().into())),
             Problem::ServerElsewhere { server, .. } => {
                 self.is_unsure(Kind::Server, &server.as_str().into(), "spec.vpc")

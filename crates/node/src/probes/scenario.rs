@@ -133,7 +133,7 @@ impl<'a> Ground<'a> {
                 None => return End::Dropped(DropReason::RouteNone),
                 Some(Scope::Local) => return End::Local(at.spec().vni),
                 Some(Scope::Blackhole) => return End::Dropped(DropReason::RouteBlackhole),
-                Some(Scope::Line) => return End::Dropped(DropReason::ScopeLine),
+                Some(Scope::Line(_)) => return End::Dropped(DropReason::ScopeLine),
                 Some(Scope::Region) => return End::Dropped(DropReason::ScopeRegion),
                 Some(Scope::Internet) if own && self.policy(vpc) & abi::POLICY_NAT != 0 => return End::Internet,
                 Some(Scope::Internet) => return End::Dropped(DropReason::ScopeInternet),

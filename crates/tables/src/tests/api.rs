@@ -181,7 +181,7 @@ fn settling_is_deferred_until_it_must_be() {
     // Routes alone need none, nor does one address that comes or goes.
     let route = |n: u32| RoutesChange::Delta {
         remove: vec![],
-        add: vec![Route { prefix: Prefix::new_assert(v4(n << 24), 8), target: Target::Line }],
+        add: vec![Route { prefix: Prefix::new_assert(v4(n << 24), 8), target: Target::Line(0) }],
     };
     for n in 60..70 {
         let one = TenantChange { vni: vni(2), routes: route(n), ..Default::default() };
@@ -241,7 +241,7 @@ fn intervals_of_a_dump_cover_what_routes_cover() {
             int(v6(base + (1 << 64)), v6(base | u128::MAX >> 16), Target::Local),
         ]
     );
-    assert_eq!((w.target(0), w.target(5 << 28)), (None, Some(Target::Line)));
+    assert_eq!((w.target(0), w.target(5 << 28)), (None, Some(Target::Line(0))));
     assert!(w.dump(Vni(5)).is_none() && w.routes(Vni(5)).is_none());
 }
 
@@ -290,8 +290,8 @@ fn root_simple_is_set_when_it_may_be_and_goes_when_it_must() {
         simple()
     };
     // Other scopes above or beside local routes, and more local ones, change nothing.
-    assert_eq!(delta(vec![], vec![route(v4(0x0a00_0000), 8, Target::Line), local4(300)]), (true, true));
-    assert_eq!(delta(vec![], vec![route(v6(0x2001 << 112), 16, Target::Line), local6(300)]), (true, true));
+    assert_eq!(delta(vec![], vec![route(v4(0x0a00_0000), 8, Target::Line(0)), local4(300)]), (true, true));
+    assert_eq!(delta(vec![], vec![route(v6(0x2001 << 112), 16, Target::Line(0)), local6(300)]), (true, true));
     assert_eq!(delta(vec![Prefix::new_assert(v4(0x0a00_0000), 8)], vec![]), (true, true));
     // One inside a local route does.
     assert_eq!(delta(vec![], vec![route(v4(0x0a00_0010), 28, Target::Blackhole)]), (false, true));
@@ -306,7 +306,7 @@ fn root_simple_is_set_when_it_may_be_and_goes_when_it_must() {
     };
     // A local route over everything, then another scope inside it; and one that goes (its VMs may lose their cover).
     assert_eq!(delta(vec![], vec![route(v4(0), 0, Target::Local)]), (true, true));
-    assert_eq!(delta(vec![], vec![route(v4(0x0c00_0000), 24, Target::Line)]), (false, true));
+    assert_eq!(delta(vec![], vec![route(v4(0x0c00_0000), 24, Target::Line(0))]), (false, true));
     assert_eq!(delta(vec![local6(0).prefix], vec![]), (false, false));
     w.commit(&commit(c)).unwrap();
     assert_eq!(simple(), (true, true));

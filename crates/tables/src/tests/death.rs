@@ -45,7 +45,7 @@ fn metered(mut vm: VmSpec, rate: u64) -> VmSpec {
 fn routes(seed: u32, n: u32, peer: Vni) -> RoutesChange {
     let mut all: Vec<Route> = Vec::new();
     for i in 0..n {
-        let target = [Target::Local, Target::Line, Target::Blackhole, Target::Peer(peer)][((i + seed) % 4) as usize];
+        let target = [Target::Local, Target::Line(0), Target::Blackhole, Target::Peer(peer)][((i + seed) % 4) as usize];
         all.push(Route { prefix: Prefix::new_assert(v4(0x1000_0000 + (i << 12)), 24), target });
         let lower = if i % 3 == 0 { 0 } else { u128::from(i % 3) << 62 };
         let addr = IpAddr::V6((0x3000u128 << 112 | u128::from(i / 3) << 66 | lower).into());

@@ -400,7 +400,7 @@ fn one_vpc_with_many_routes_changes_one_by_one() {
     let v4 = |addr: u32, len| Prefix::new_assert(IpAddr::V4(Ipv4Addr::from_bits(addr)), len);
     let route = |i: u32| Route {
         prefix: v4(0x0100_0000 + (i << 9), 24),
-        target: if i.is_multiple_of(3) { Target::Line } else { Target::Region },
+        target: if i.is_multiple_of(3) { Target::Line(0) } else { Target::Region },
     };
     let mut routes: Vec<Route> = (0..n).map(route).collect();
     routes.push(Route { prefix: v4(0, 0), target: Target::Blackhole });

@@ -29,7 +29,7 @@ fn writer(vpcs: u32) -> Writer {
 }
 
 fn route(n: u32) -> Route {
-    let target = [Target::Local, Target::Internet, Target::Blackhole, Target::Line][n as usize % 4];
+    let target = [Target::Local, Target::Internet, Target::Blackhole, Target::Line(0)][n as usize % 4];
     Route { prefix: Prefix::new_assert(IpAddr::V4(Ipv4Addr::from_bits(n << 14)), 24), target }
 }
 

@@ -7,6 +7,7 @@ mod audit;
 mod concurrent;
 mod corrupt;
 mod death;
+mod edge;
 mod engine;
 mod growth;
 mod inline;

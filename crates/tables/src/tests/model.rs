@@ -177,7 +177,7 @@ fn some_target(rng: &mut ChaCha8Rng, model: &Model) -> Target {
         0..=5 => Target::Local,
         6 => Target::Blackhole,
         7 => Target::Internet,
-        8 => Target::Line,
+        8 => Target::Line(0),
         9 => Target::Region,
         _ => {
             let n = rng.random_range(0..model.tenants.len().max(1));

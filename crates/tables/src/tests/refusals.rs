@@ -186,12 +186,12 @@ fn limits_refuse_and_can_be_reached_exactly() {
     let two_routes = one(TenantChange {
         routes: RoutesChange::Delta {
             remove: vec![],
-            add: [5, 6].map(|n| Route { prefix: v4(n << 24, 8), target: Target::Line }).to_vec(),
+            add: [5, 6].map(|n| Route { prefix: v4(n << 24, 8), target: Target::Line(0) }).to_vec(),
         },
         ..on(0)
     });
     let one_vm = one(TenantChange { vm_add: vec![a_vm(1)], ..on(0) });
-    let one_route = one(TenantChange { routes: add(Target::Line, v4(5 << 24, 8)), ..on(0) });
+    let one_route = one(TenantChange { routes: add(Target::Line(0), v4(5 << 24, 8)), ..on(0) });
     let first_vpc = one(new.clone());
     let cases: [Case<'_>; 7] = [
         ("VPCs", &|l| l.tenants = VPCS + 1, &first_vpc, &second),
@@ -205,11 +205,11 @@ fn limits_refuse_and_can_be_reached_exactly() {
     for (what, limits, fits, too_much) in cases {
         let mut w = at(limits);
         if what == "routes of one VPC" {
-            let fill = (0..35u32).map(|n| Route { prefix: v4(0x2000_0000 + (n << 8), 24), target: Target::Line });
+            let fill = (0..35u32).map(|n| Route { prefix: v4(0x2000_0000 + (n << 8), 24), target: Target::Line(0) });
             w.commit(&one(TenantChange {
                 routes: RoutesChange::Replace(
                     fill.chain(
-                        (0..4u32).map(|n| Route { prefix: v4(0x3000_0000 + (n << 8), 24), target: Target::Line }),
+                        (0..4u32).map(|n| Route { prefix: v4(0x3000_0000 + (n << 8), 24), target: Target::Line(0) }),
                     )
                     .collect(),
                 ),
@@ -277,7 +277,7 @@ fn a_commit_that_cannot_be_filled_is_undone() {
     assert_eq!(dump(&w), before);
     assert_eq!(w.bytes_used(), used, "the undone commit left lines behind");
     // Sets of routes are known as before: single changes go on.
-    let line = |len| one(TenantChange { routes: add(Target::Line, v4(5 << 24, len)), ..on(0) });
+    let line = |len| one(TenantChange { routes: add(Target::Line(0), v4(5 << 24, len)), ..on(0) });
     w.commit(&line(9)).unwrap();
     (0..VPCS).for_each(|i| assert_eq!(observe(&tables, i), Ok(if i == 2 { 5 } else { 0 })));
     w.commit(&commit).unwrap();

@@ -42,13 +42,13 @@ fn many_routes(rng: &mut rand_chacha::ChaCha8Rng, vni: Vni, n: u32) -> Commit {
     for _ in 0..n {
         let len = rng.random_range(18..=28u8);
         let addr = rng.random::<u32>() >> (32 - len) << (32 - len);
-        let target = [Target::Local, Target::Internet, Target::Line][rng.random_range(0..3usize)];
+        let target = [Target::Local, Target::Internet, Target::Line(0)][rng.random_range(0..3usize)];
         add.push(Route { prefix: Prefix::new_assert(IpAddr::V4(addr.into()), len), target });
     }
     for _ in 0..n / 3 {
         let len = rng.random_range(40..=100u8);
         let addr = (rng.random::<u128>() >> 120 << 70 | 0x2001 << 112) >> (128 - len) << (128 - len);
-        add.push(Route { prefix: Prefix::new_assert(IpAddr::V6(addr.into()), len), target: Target::Line });
+        add.push(Route { prefix: Prefix::new_assert(IpAddr::V6(addr.into()), len), target: Target::Line(0) });
     }
     add.sort_by_key(|r| r.prefix);
     add.dedup_by_key(|r| r.prefix);

@@ -50,7 +50,7 @@ fn peer(i: u32, low: u32) -> Vni {
 /// Addresses of which a VPC's entry told the peer by itself, in all worlds of this process.
 pub(crate) static TOLD: AtomicU64 = AtomicU64::new(0);
 
-const TARGETS: [Target; 4] = [Target::Local, Target::Blackhole, Target::Internet, Target::Line];
+const TARGETS: [Target; 4] = [Target::Local, Target::Blackhole, Target::Internet, Target::Line(0)];
 
 /// NCs of the world.
 pub(crate) fn ncs() -> Vec<IpAddr> {

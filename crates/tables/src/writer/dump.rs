@@ -80,7 +80,7 @@ impl Writer {
             SCOPE_PEER => Target::Peer(Vni(value & 0xff_ffff)),
             SCOPE_BLACKHOLE => Target::Blackhole,
             SCOPE_INTERNET => Target::Internet,
-            SCOPE_LINE => Target::Line,
+            SCOPE_LINE => Target::Line(value as u8),
             SCOPE_REGION => Target::Region,
             _ => return None,
         })

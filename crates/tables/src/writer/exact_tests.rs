@@ -190,7 +190,7 @@ fn limits_are_what_may_be_reached() {
     many.more = vec![v4(99), v4(98)];
     refused(of(vec![TenantChange { vm_add: vec![many.clone()], ..on(Vni(10)) }]), "addresses");
     // What goes in the same commit makes room: routes, then addresses, then VPCs and VMs.
-    let routes = |n: u32| RoutesChange::Replace((0..n).map(|i| route(i << 16, 16, Target::Line)).collect());
+    let routes = |n: u32| RoutesChange::Replace((0..n).map(|i| route(i << 16, 16, Target::Line(0))).collect());
     w.set_limits(Limits { routes: 40, ..limits });
     w.commit(&of(vec![TenantChange { routes: routes(30), ..new(Vni(9), vec![]) }])).unwrap();
     assert!(w.commit(&of(vec![TenantChange { routes: routes(11), ..on(Vni(10)) }])).is_err());
@@ -613,7 +613,7 @@ const EPOCH_BITS: u64 = 0xffff_0000;
 fn what_is_replaced_waits_and_is_free_then() {
     let mut w = small();
     let routes =
-        |n: u32| RoutesChange::Replace((0..n).map(|i| route(0x1000_0000 + (i << 10), 24, Target::Line)).collect());
+        |n: u32| RoutesChange::Replace((0..n).map(|i| route(0x1000_0000 + (i << 10), 24, Target::Line(0))).collect());
     let change = |w: &mut Writer, n| w.commit(&of(vec![TenantChange { routes: routes(n), ..on(Vni(10)) }])).unwrap();
     let empty = w.store.arena.used();
     // One route is three intervals, five are eleven: a leaf, then a node of two lines; forty are 81, eleven leaves and a node.

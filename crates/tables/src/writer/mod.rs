@@ -20,6 +20,7 @@ mod apply;
 #[cfg(test)]
 mod audit_tests;
 mod dump;
+mod edge;
 #[cfg(test)]
 mod exact_tests;
 mod inline;
@@ -41,6 +42,7 @@ mod versions;
 #[cfg(test)]
 pub(crate) use audit_tests::{audit, Expected};
 pub use dump::{RouteInterval, TenantDump, VmDump};
+pub use edge::{CircuitSpec, EdgePortSpec};
 pub use inline::{InlinePort, InlineSpec};
 pub use internet::PublicPrefix;
 pub use recount::{Entry, Miscount};

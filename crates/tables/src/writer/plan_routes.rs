@@ -119,7 +119,7 @@ impl Known<'_> {
             Target::Local => SCOPE_LOCAL << VALUE_SCOPE_SHIFT,
             Target::Blackhole => SCOPE_BLACKHOLE << VALUE_SCOPE_SHIFT,
             Target::Internet => SCOPE_INTERNET << VALUE_SCOPE_SHIFT,
-            Target::Line => SCOPE_LINE << VALUE_SCOPE_SHIFT,
+            Target::Line(line) => SCOPE_LINE << VALUE_SCOPE_SHIFT | u32::from(line),
             Target::Region => SCOPE_REGION << VALUE_SCOPE_SHIFT,
             Target::Peer(peer) => {
                 let stays = self.tenants.contains_key(&peer) && !self.names.deletes.contains(&peer);

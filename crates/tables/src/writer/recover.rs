@@ -183,6 +183,9 @@ impl Writer {
         if !self.inline_blocks(&mut |b| marks.take(b)) {
             return Err(AttachError::Corrupt { what: "the trees of servers" });
         }
+        if !self.edge_blocks(&mut |b| marks.take(b)) {
+            return Err(AttachError::Corrupt { what: "the table of circuits" });
+        }
         for group in [LineNo(groups as u32), LineNo((groups >> 32) as u32)] {
             if group != LineNo(0) && !marks.has(group) {
                 self.find_group(group, marks).ok_or(AttachError::Corrupt { what: "a next-hop group" })?;

@@ -91,7 +91,7 @@ fn vms_are_told_from_one_on() {
         (2, Target::Peer(Vni(0x12_3456))),
         (3, Target::Blackhole),
         (4, Target::Internet),
-        (5, Target::Line),
+        (5, Target::Line(0)),
         (6, Target::Region),
     ];
     assert!(targets.iter().all(|(scope, t)| *t == known.iter().find(|k| k.0 == *scope).map(|k| k.1)));
@@ -113,7 +113,7 @@ fn groups_of_ids_are_made_for_those_who_come() {
 /// What a commit may need is there before anything is filled: a sixteenth and a slab more than its trees, entries, meters and chunks.
 #[test]
 fn memory_is_asked_for_once_and_before() {
-    let routes = |n: u32| RoutesChange::Replace((0..n).map(|i| route(i << 10, 24, Target::Line)).collect());
+    let routes = |n: u32| RoutesChange::Replace((0..n).map(|i| route(i << 10, 24, Target::Line(0))).collect());
     let ncs = |n4: u32, n6: u128| Commit {
         nc_add: (0..n4).map(|n| v4(99 + n)).chain((0..n6).map(|n| v6(99 + n))).collect(),
         ..Default::default()

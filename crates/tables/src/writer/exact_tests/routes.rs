@@ -9,9 +9,9 @@ use crate::routes::{dense4, dense6};
 fn what_was_above_shows_again() {
     let mut w = small();
     let t = w.tables();
-    let many4 = (0..100u32).map(|i| route(0x1000_0000 + (i << 10), 24, Target::Line));
+    let many4 = (0..100u32).map(|i| route(0x1000_0000 + (i << 10), 24, Target::Line(0)));
     let six = |addr: u128, len, target| Route { prefix: Prefix::new_assert(v6(addr), len), target };
-    let many6 = (0..100u128).map(|i| six(0x3000 << 112 | i << 70, 64, Target::Line));
+    let many6 = (0..100u128).map(|i| six(0x3000 << 112 | i << 70, 64, Target::Line(0)));
     let above = [
         route(0x1000_0000, 13, Target::Local),
         six(0x3000 << 112, 33, Target::Local),
@@ -48,7 +48,7 @@ fn what_was_above_shows_again() {
         assert_eq!(lines, count);
         (report.trees, [a, b, c].map(scope))
     };
-    let (p4, p6) = (route(0x1000_0400, 24, Target::Line).prefix, six(0x3000 << 112 | 3 << 70, 64, Target::Line).prefix);
+    let (p4, p6) = (route(0x1000_0400, 24, Target::Line(0)).prefix, six(0x3000 << 112 | 3 << 70, 64, Target::Line(0)).prefix);
     assert_eq!(step(vec![p4, p6], vec![]), (2, [SCOPE_LOCAL, SCOPE_LOCAL, SCOPE_LOCAL]));
     // Lengths that nobody had before.
     let more = vec![
@@ -77,7 +77,7 @@ fn what_was_above_shows_again() {
         let gone: Vec<Prefix> = (0..8)
             .map(|i| 8 * n + i)
             .filter(|i| *i != 1 && *i < 96)
-            .map(|i| route(0x1000_0000 + (i << 10), 24, Target::Line).prefix)
+            .map(|i| route(0x1000_0000 + (i << 10), 24, Target::Line(0)).prefix)
             .collect();
         step(gone, vec![]);
     }
@@ -115,9 +115,9 @@ fn a_default_route_is_above_all_others() {
     let whole = RoutesChange::Replace(many4.chain(many6).collect());
     let bare = TenantChange { vm_replace: true, routes: whole.clone(), ..on(Vni(10)) };
     let default = [route(0, 0, Target::Local), six(0, 0, Target::Local)];
-    let outside = [route(0x2000_0000, 24, Target::Line), six(0x4000 << 112, 48, Target::Line)];
-    let inside = [route(0x1000_0410, 28, Target::Line), six(0x3000 << 112 | 5 << 70 | 9, 128, Target::Line)];
-    let under = |a: Route| [a, Route { target: Target::Line, ..a }];
+    let outside = [route(0x2000_0000, 24, Target::Line(0)), six(0x4000 << 112, 48, Target::Line(0))];
+    let inside = [route(0x1000_0410, 28, Target::Line(0)), six(0x3000 << 112 | 5 << 70 | 9, 128, Target::Line(0))];
+    let under = |a: Route| [a, Route { target: Target::Line(0), ..a }];
     let mut simple = |changes: &[&[Route]]| {
         w.settle();
         w.commit(&of(vec![bare.clone()])).unwrap();
@@ -139,7 +139,7 @@ fn a_default_route_is_above_all_others() {
     assert_eq!((simple(&[&inside[..1]]), simple(&[&inside[1..]])), ([false, true], [true, false]));
     // A local one over others that were there: of its own kind, and of another.
     let wide = [route(0x1000_0000, 8, Target::Local), six(0x3000 << 112, 16, Target::Local)];
-    let other = [route(0x1080_0000, 24, Target::Line), six(0x3000 << 112 | 1 << 100, 64, Target::Line)];
+    let other = [route(0x1080_0000, 24, Target::Line(0)), six(0x3000 << 112 | 1 << 100, 64, Target::Line(0))];
     assert_eq!(
         (simple(&[&wide]), simple(&[&other]), simple(&[&other, &wide]), simple(&[&wide, &other])),
         ([true; 2], [true; 2], [false; 2], [false; 2])
@@ -172,9 +172,9 @@ fn a_sparse_tree_is_built_anew() {
     for f in [0, 1] {
         let six = |i: u32| Route {
             prefix: Prefix::new_assert(v6(0x3000 << 112 | u128::from(i) << 70), 64),
-            target: Target::Line,
+            target: Target::Line(0),
         };
-        let one = |i: u32| if f == 0 { route(0x1000_0000 + (i << 10), 24, Target::Line) } else { six(i) };
+        let one = |i: u32| if f == 0 { route(0x1000_0000 + (i << 10), 24, Target::Line(0)) } else { six(i) };
         let mut w = small();
         let (t, empty) = (w.tables(), w.store.arena.used());
         let mut left: Vec<u32> = (0..if f == 0 { 5000 } else { 2500 }).collect();
@@ -213,8 +213,8 @@ fn a_sparse_tree_is_built_anew() {
 fn whole_sets_are_compared_with_what_was_taken_over() {
     let six = |addr: u128, len, target| Route { prefix: Prefix::new_assert(v6(addr), len), target };
     let set = |n: u32, host: Target| -> Vec<Route> {
-        let many = (0..n).map(|i| route(0x1000_0000 + (i << 10), 24, Target::Line));
-        let many6 = (0..n).map(|i| six(0x3000 << 112 | u128::from(i) << 70, 64, Target::Line));
+        let many = (0..n).map(|i| route(0x1000_0000 + (i << 10), 24, Target::Line(0)));
+        let many6 = (0..n).map(|i| six(0x3000 << 112 | u128::from(i) << 70, 64, Target::Line(0)));
         many.chain(many6).chain([six(0x3000 << 112 | 7, 128, host), route(0x1000_0007, 32, host)]).collect()
     };
     for (old, new, same) in [
@@ -261,7 +261,7 @@ fn whole_sets_are_compared_with_what_was_taken_over() {
     // All routes of a high tree go by paths: what is left says nothing, as no tree does.
     let mut w = w_with(vec![]);
     w.commit(&of(vec![TenantChange {
-        routes: RoutesChange::Replace((0..100).map(|i| route(i << 20, 24, Target::Line)).collect()),
+        routes: RoutesChange::Replace((0..100).map(|i| route(i << 20, 24, Target::Line(0))).collect()),
         ..on(Vni(10))
     }]))
     .unwrap();
@@ -300,8 +300,8 @@ fn a_prefix_is_given_once() {
     let twice: [(Vec<Route>, Prefix); 4] = [
         (vec![four(3), four(1), four(2), four(3)], four(3).prefix),
         (vec![six(3), four(1), six(1), six(2), six(1)], six(1).prefix),
-        (vec![four(1), Route { target: Target::Line, ..four(1) }], four(1).prefix),
-        (vec![six(1), Route { target: Target::Line, ..six(1) }], six(1).prefix),
+        (vec![four(1), Route { target: Target::Line(0), ..four(1) }], four(1).prefix),
+        (vec![six(1), Route { target: Target::Line(0), ..six(1) }], six(1).prefix),
     ];
     for (routes, prefix) in twice {
         for change in [RoutesChange::Replace(routes.clone()), delta(vec![], routes.clone())] {

@@ -186,7 +186,7 @@ fn what_contradicts_itself_is_refused() {
     let what = |spoil: &dyn Fn(&mut Writer)| {
         let mut w = small();
         w.commit(&of(vec![TenantChange {
-            routes: RoutesChange::Replace((0..40).map(|i| route(i << 20, 24, Target::Line)).collect()),
+            routes: RoutesChange::Replace((0..40).map(|i| route(i << 20, 24, Target::Line(0))).collect()),
             ..new(Vni(20), vec![metered(vm(1, 1))])
         }]))
         .unwrap();

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/* The provider edge: ports towards customers, and the exact table of their circuits. */
+#ifndef TUNNY_CIRCUIT_H
+#define TUNNY_CIRCUIT_H
+
+#include "exact.h"
+
+#define EDGE_PORTS TUNNY_EDGE_PORTS_MAX
+
+/* Number of the edge port that an interface is, EDGE_PORTS if it is none. */
+static __always_inline __u32 edge_port(const struct tunny_root *root, __u32 ifindex)
+{
+	for (__u32 i = 0; i < EDGE_PORTS; i++) {
+		__u64 word = READ_ONCE(root->edge_ports[i]);
+
+		if (word && (__u32)word == ifindex)
+			return i;
+	}
+	return EDGE_PORTS;
+}
+
+/* The key of a circuit by VPC and line. */
+static __always_inline __u64 circuit_by_vni(__u32 vni, __u32 line)
+{
+	return TUNNY_CIRCUIT_BY_VNI | (__u64)vni << 8 | line;
+}
+
+/* CIRCUIT word of a key, 0 if there is none; *value: what belongs to it. */
+static __always_inline __u64 circuit_find(const struct tunny_root *root, __u64 key, __u64 *value)
+{
+	__u64 ref = READ_ONCE(root->circuits), word;
+	__u32 buckets = ref >> TUNNY_TABLE_REF_BUCKETS_SHIFT;
+	const struct tunny_circuit_bucket *b;
+
+	b = line_pair_at((__u32)ref + 2 * tunny_bucket_of(tunny_hash1(key, root->salt), buckets));
+	if (!buckets || !b)
+		return 0;
+	for (__u32 i = 0; i < 8; i++) {
+		word = READ_ONCE(b->words[i]);
+		if ((word & (TUNNY_CIRCUIT_VALID | TUNNY_CIRCUIT_KEY_MASK)) == (TUNNY_CIRCUIT_VALID | key)) {
+			*value = READ_ONCE(b->values[i]);
+			return word;
+		}
+	}
+	return 0;
+}
+
+/* The VPC of a circuit by its tags. Global, so that its loops are verified once. DROP_*: there is none; else DROP_REASONS_MAX + VNI. */
+__noinline __u32 tunny_circuit_vpc(__u32 tags)
+{
+	const struct tunny_root *root = map_value(&tunny_root, 0);
+	__u64 vni = 0;
+
+	if (!root)
+		return DROP_TABLE_FAULT;
+	if (circuit_find(root, tags, &vni) && vni)
+		return TUNNY_DROP_REASONS_MAX + (vni & 0xffffff);
+	return circuit_find(root, tags | TUNNY_CIRCUIT_CUSTOMER, &vni) ? DROP_EDGE_OVERLAY_UNKNOWN : DROP_EDGE_CUSTOMER_UNKNOWN;
+}
+
+#endif

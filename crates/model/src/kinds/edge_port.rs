@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+use super::{Described, Kind, Name};
+use crate::broken::stand_ins;
+use crate::declare::fields;
+use crate::doc::Doc;
+use crate::error::Problem;
+use crate::forms::*;
+
+const INTERFACE: &str = "an interface name of 1 to 15 characters, of no other EdgePort, no uplink and no wire";
+
+/// EtherTypes of tags by the names of their standards.
+pub const TPIDS: [(&str, u16); 3] = [("802.1Q", 0x8100), ("802.1ad", 0x88a8), ("pre-standard", 0x9100)];
+
+fields! {
+    /// A port of the node towards sites of customers, who reach their VPCs over it by Overlays (provider edge).
+    pub struct EdgePort {
+        /// Name, unique among the documents of its kind.
+        name: Name = "metadata.name", OwnName;
+        /// The interface. It needs no address; what comes by it is a customer's, but for the link's own control (LACP, LLDP), which is left to the kernel.
+        interface: String = "spec.interface", interface_name(INTERFACE).required(|| stand_ins::name().to_string());
+        /// By what the tables know it: each EdgePort of the node has another one.
+        number: u8 = "spec.number", int(0, abi::EDGE_PORTS_MAX as u64 - 1).or(0);
+        /// Tags of each frame: 2, customer and overlay (Q-in-Q); 1, the customer alone; 0, none: all that comes by the port is one customer's.
+        tags: u8 = "spec.tags", int(0, abi::EDGE_TAGS_MAX as u64).or(2);
+        /// EtherType of the outer tag, or of the only one: 0x8100, 0x88a8 or 0x9100. Frames with another one are dropped (`edge_tpid`).
+        outer_tpid: Option<u16> = "spec.tpids.outer", choice(&TPIDS).optional().meaning("802.1ad with 2 tags, 802.1Q with 1");
+        /// EtherType of the inner tag.
+        inner_tpid: u16 = "spec.tpids.inner", choice(&TPIDS).or(0x8100);
+    }
+}
+
+impl EdgePort {
+    /// EtherTypes of the outer and the inner tag.
+    pub fn tpids(&self) -> [u16; 2] {
+        let outer = if self.tags > 1 { 0x88a8 } else { 0x8100 };
+        [self.outer_tpid.unwrap_or(outer), self.inner_tpid]
+    }
+}
+
+impl Described for EdgePort {
+    fn name(&self) -> Name {
+        self.name.clone()
+    }
+
+    fn summary(&self) -> String {
+        match self.tags {
+            0 => format!("{}, untagged", self.interface),
+            1 => format!("{}, 1 tag", self.interface),
+            n => format!("{}, {n} tags", self.interface),
+        }
+    }
+}
+
+const VLAN_ID: &str = "a VLAN id, 1 to 4094";
+
+fields! {
+    /// A customer's way from an EdgePort into a VPC: port and tags name the VPC, and routes of scope `line` lead back.
+    pub struct Overlay {
+        /// Name, unique among the documents of its kind.
+        name: Name = "metadata.name", OwnName;
+        /// The VPC that the site reaches. Its Routes say what is behind the line (scope `line`): nothing else may be the source of what comes from there (`edge_source`).
+        vpc: Name = "spec.vpc", name_of(Kind::Vpc, "name of a Vpc").required(stand_ins::name);
+        /// The port.
+        port: Name = "spec.port", name_of(Kind::EdgePort, "name of an EdgePort").required(stand_ins::name);
+        /// The customer's tag: the outer one, or the only one.
+        customer: Option<u16> = "spec.customer", int(1, 4094).allowing(VLAN_ID).optional().meaning("required with 1 or 2 tags");
+        /// The overlay's tag, the inner one.
+        overlay: Option<u16> = "spec.overlay", int(1, 4094).allowing(VLAN_ID).optional().meaning("required with 2 tags");
+        /// By what Routes of scope line of this VPC name it.
+        line: u8 = "spec.line", int(0, 255).or(0);
+        /// MAC address of the customer's router (CE) on the line. Packets to the site are sent to it.
+        ce: crate::Mac = "spec.mac", mac().required(stand_ins::mac);
+    }
+}
+
+impl Described for Overlay {
+    const OF_VPCS: bool = true;
+
+    fn name(&self) -> Name {
+        self.name.clone()
+    }
+
+    fn summary(&self) -> String {
+        let tag = |word: &str, id: Option<u16>| id.map_or(String::new(), |id| format!(" {word} {id}"));
+        let tags = tag("customer", self.customer) + &tag("overlay", self.overlay);
+        format!("{}{tags} to {} line {}", self.port, self.vpc, self.line)
+    }
+
+    fn vpcs(&self) -> &[Name] {
+        std::slice::from_ref(&self.vpc)
+    }
+
+    fn check(self, doc: &mut Doc<'_>) -> Option<Overlay> {
+        if self.overlay.is_some() && self.customer.is_none() && !doc.is_wrong("spec.customer") {
+            doc.wrong("spec.overlay", Problem::Value("is given, but there is no spec.customer outside of it".into()));
+        }
+        Some(self)
+    }
+}

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The provider edge: what its ports and overlays must agree on.
+
+use super::named::{in_turn, Described, Fault};
+use super::Model;
+use crate::error::Problem;
+use crate::kinds::*;
+use std::collections::HashMap;
+
+impl Model {
+    /// Every rule that joins edge ports and overlays with the rest. Of two that claim the same, the one that is `described` is at fault.
+    pub(super) fn edge_faults(&self, out: &mut Vec<Fault>, described: Described) {
+        self.port_faults(out, described);
+        self.overlay_faults(out, described);
+        let (used, limit) = (self.named.overlays.len() as u64, u64::from(abi::CIRCUITS_MAX));
+        if let Some(over) = self.named.overlays.values().last().filter(|_| used > limit) {
+            let problem = Problem::Value(format!("is one of {used} Overlays, and a node takes {limit}"));
+            out.push((Kind::Overlay, over.name.clone(), "metadata.name".into(), problem));
+        }
+    }
+
+    fn port_faults(&self, out: &mut Vec<Fault>, described: Described) {
+        let (mut numbers, mut interfaces) = (HashMap::new(), HashMap::new());
+        let gateway = self.gateway.as_ref();
+        for p in in_turn(&self.named.edge_ports, |name| described(Kind::EdgePort, name)) {
+            let mut taken = |field: &str, what: String, by: String| {
+                out.push((Kind::EdgePort, p.name.clone(), field.into(), Problem::EdgeTaken { what, by }));
+            };
+            if let Some(other) = numbers.insert(p.number, &p.name) {
+                taken("spec.number", format!("number {}", p.number), format!("EdgePort `{other}`"));
+            }
+            if let Some(other) = interfaces.insert(&p.interface, &p.name) {
+                taken("spec.interface", p.interface.clone(), format!("EdgePort `{other}`"));
+            }
+            if let Some(g) = gateway.filter(|g| g.ports().contains(&p.interface)) {
+                taken("spec.interface", p.interface.clone(), format!("Gateway `{}`", g.name));
+            }
+        }
+    }
+
+    fn overlay_faults(&self, out: &mut Vec<Fault>, described: Described) {
+        let (mut circuits, mut lines) = (HashMap::new(), HashMap::new());
+        for o in in_turn(&self.named.overlays, |name| described(Kind::Overlay, name)) {
+            let mut fault = |field: &str, problem| out.push((Kind::Overlay, o.name.clone(), field.into(), problem));
+            // A port that is not there is told of as a name that must exist.
+            let Some(port) = self.named.edge_ports.get(&o.port) else { continue };
+            for (field, given, needed) in [("spec.customer", o.customer, 1), ("spec.overlay", o.overlay, 2)] {
+                let tags = port.tags;
+                let why = match (given, tags >= needed) {
+                    (Some(_), false) => format!("is given, but frames of EdgePort `{}` have {}", port.name, count(tags)),
+                    (None, true) => format!("is missing: frames of EdgePort `{}` have {}", port.name, count(tags)),
+                    _ => continue,
+                };
+                fault(field, Problem::Value(why));
+            }
+            if let Some(other) = circuits.insert((&o.port, o.customer, o.overlay), &o.name) {
+                let (what, field) = match (o.customer, o.overlay) {
+                    (Some(c), Some(v)) => (format!("customer {c} overlay {v} of EdgePort `{}`", o.port), "spec.overlay"),
+                    (Some(c), None) => (format!("customer {c} of EdgePort `{}`", o.port), "spec.customer"),
+                    (None, _) => (format!("EdgePort `{}`, whose frames have no tag,", o.port), "spec.port"),
+                };
+                fault(field, Problem::EdgeTaken { what, by: format!("Overlay `{other}`") });
+            }
+            if let Some(other) = lines.insert((&o.vpc, o.line), &o.name) {
+                let what = format!("line {} of Vpc `{}`", o.line, o.vpc);
+                fault("spec.line", Problem::EdgeTaken { what, by: format!("Overlay `{other}`") });
+            }
+        }
+    }
+}
+
+fn count(tags: u8) -> String {
+    match tags {
+        0 => "no tag".into(),
+        1 => "one tag".into(),
+        n => format!("{n} tags"),
+    }
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The provider edge: ports towards customers, and their circuits.
+
+use super::Tables;
+use abi::*;
+use memory::root;
+
+/// A port towards customers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EdgePort {
+    /// Its number at this edge.
+    pub number: u8,
+    /// Tags of its frames.
+    pub tags: u8,
+    /// What fits behind an Ethernet header with at most one tag, bytes.
+    pub mtu: u16,
+    /// EtherTypes of the outer and the inner tag.
+    pub tpids: [u16; 2],
+    /// Interface.
+    pub ifindex: IfIndex,
+    /// It is being changed: nothing is known of its frames.
+    pub changes: bool,
+}
+
+/// A circuit as its port and its tags name it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Circuit {
+    /// Its port.
+    pub port: EdgePort,
+    /// VLAN ids of the outer and the inner tag, 0: no such tag.
+    pub tags: [u16; 2],
+}
+
+impl Circuit {
+    /// The VLAN ids of its tags, as many as its port has.
+    pub fn vids(&self) -> &[u16] {
+        self.tags.get(..usize::from(self.port.tags)).unwrap_or(&self.tags)
+    }
+}
+
+/// What the tags of a frame lead to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CircuitFound {
+    /// A VPC.
+    Vpc(Vni),
+    /// No overlay of this customer.
+    NoOverlay,
+    /// Nobody's circuit.
+    NoCustomer,
+}
+
+/// The key of a circuit by its port and tags.
+#[inline(always)]
+pub(crate) fn circuit_by_tags(port: u8, customer: u16, overlay: u16) -> u64 {
+    u64::from(port) << CIRCUIT_PORT_SHIFT | u64::from(customer) << CIRCUIT_OUTER_SHIFT | u64::from(overlay)
+}
+
+/// The key of a circuit by VPC and line.
+#[inline(always)]
+pub(crate) fn circuit_by_vni(vni: Vni, line: u8) -> u64 {
+    CIRCUIT_BY_VNI | u64::from(vni) << 8 | u64::from(line)
+}
+
+impl Tables {
+    /// The node is an edge.
+    #[inline(always)]
+    pub fn is_edge(&self) -> bool {
+        self.root.get(root!(circuits)) != 0
+    }
+
+    /// The edge port that an interface is.
+    #[inline(always)]
+    pub fn edge_port(&self, ifindex: IfIndex) -> Option<EdgePort> {
+        let word = |i: usize| self.root.get(root!(edge_ports) + 8 * i);
+        let i = (0..EDGE_PORTS_MAX as usize).find(|i| word(*i) as u32 == ifindex.0 && word(*i) != 0)?;
+        self.edge_port_numbered(i as u8)
+    }
+
+    fn edge_port_numbered(&self, number: u8) -> Option<EdgePort> {
+        let i = usize::from(number % EDGE_PORTS_MAX as u8);
+        let (word, tpids) = (self.root.get(root!(edge_ports) + 8 * i), self.root.get(root!(edge_tpids) + 8 * i));
+        (word & EDGE_PORT_VALID != 0).then_some(EdgePort {
+            number,
+            tags: (word >> EDGE_PORT_TAGS_SHIFT) as u8 & 3,
+            mtu: (word >> EDGE_PORT_MTU_SHIFT) as u16,
+            tpids: [tpids as u16, (tpids >> 16) as u16],
+            ifindex: IfIndex(word as u32),
+            changes: word & EDGE_PORT_CHANGES != 0,
+        })
+    }
+
+    /// CIRCUIT word and value of a key.
+    fn circuit(&self, key: u64) -> Option<(u64, u64)> {
+        let table = self.root.get(root!(circuits));
+        let (first, buckets) = (LineNo(table as u32), (table >> TABLE_REF_BUCKETS_SHIFT) as u32);
+        if buckets == 0 {
+            return None;
+        }
+        let line = first + bucket_of(hash1(key, self.salt()), buckets) * 2;
+        let (keys, values) = (self.at(line), self.at(line + 1));
+        let slot = (0..8).find(|s| keys.word(*s) & (CIRCUIT_VALID | CIRCUIT_KEY_MASK) == CIRCUIT_VALID | key)?;
+        Some((keys.word(slot), values.word(slot)))
+    }
+
+    /// Whose a frame with these tags is.
+    pub fn circuit_by_tags(&self, c: &Circuit) -> CircuitFound {
+        let of = |overlay| self.circuit(circuit_by_tags(c.port.number, c.tags[0], overlay));
+        match of(c.tags[1]) {
+            Some((_, vni)) if vni != 0 => CircuitFound::Vpc(Vni(vni as u32)),
+            _ if of(CIRCUIT_CUSTOMER as u16).is_some() => CircuitFound::NoOverlay,
+            _ => CircuitFound::NoCustomer,
+        }
+    }
+
+    /// The circuit that a line of a VPC is, and the MAC address of its CE. None: it is not here, or its port is not.
+    pub fn circuit_by_line(&self, vni: Vni, line: u8) -> Option<(Circuit, u64)> {
+        let (word, ce) = self.circuit(circuit_by_vni(vni, line))?;
+        let tags = word >> CIRCUIT_TAGS_SHIFT;
+        let port = self.edge_port_numbered((tags >> CIRCUIT_PORT_SHIFT) as u8 & 15)?;
+        let vid = |shift: u32| (tags >> shift) as u16 & 0xfff;
+        Some((Circuit { port, tags: [vid(CIRCUIT_OUTER_SHIFT), vid(0)] }, ce & 0xffff_ffff_ffff))
+    }
+}

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The provider edge: ports towards customers, and the exact table of their circuits.
+//!
+//! The table is small (a circuit for each overlay of a customer, thousands) and changes seldom. So each change builds it anew beside the one
+//! in force, with so many buckets that no key needs a chain, and one store of its TABLE_REF word swaps them. A packet sees the old circuits or
+//! the new ones, and after a crash the word names a whole table.
+
+use super::Writer;
+use crate::arena::Block;
+use crate::reader::{circuit_by_tags, circuit_by_vni};
+use abi::*;
+use memory::{root, Lines};
+use std::collections::BTreeSet;
+use std::io;
+
+/// A port towards customers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EdgePortSpec {
+    /// Its number at this edge, below [`EDGE_PORTS_MAX`].
+    pub number: u8,
+    /// Interface.
+    pub ifindex: IfIndex,
+    /// What fits behind an Ethernet header with at most one tag, bytes.
+    pub mtu: u16,
+    /// Tags of its frames.
+    pub tags: u8,
+    /// EtherTypes of the outer and the inner tag.
+    pub tpids: [u16; 2],
+}
+
+/// A circuit: a port and the tags by which a customer reaches a VPC (RFC 4026: attachment circuit).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CircuitSpec {
+    /// Number of the port.
+    pub port: u8,
+    /// VLAN id of the outer tag, 0 if the port has none.
+    pub customer: u16,
+    /// VLAN id of the inner tag, 0 if the port has fewer.
+    pub overlay: u16,
+    /// The VPC.
+    pub vni: Vni,
+    /// By what the VPC's routes name it.
+    pub line: u8,
+    /// MAC address of the CE.
+    pub ce: u64,
+}
+
+/// Slots of a bucket.
+const SLOTS: usize = 8;
+/// Lines of a bucket.
+const BUCKET: u32 = 2;
+
+impl CircuitSpec {
+    /// Its entries: by its tags, by VPC and line, and that its customer is known at the port.
+    fn entries(&self) -> [(u64, u64); 3] {
+        let tags = circuit_by_tags(self.port, self.customer, self.overlay);
+        let known = circuit_by_tags(self.port, self.customer, CIRCUIT_CUSTOMER as u16);
+        [
+            (CIRCUIT_VALID | tags, u64::from(self.vni)),
+            (CIRCUIT_VALID | tags << CIRCUIT_TAGS_SHIFT | circuit_by_vni(self.vni, self.line), self.ce),
+            (CIRCUIT_VALID | known, 0),
+        ]
+    }
+}
+
+impl Writer {
+    /// Replaces edge ports and circuits. Of two with the same key the first one counts. The frames of a port that changes are left to the
+    /// host for a moment, and never taken for what comes by an uplink.
+    pub fn set_edge(&mut self, ports: &[EdgePortSpec], circuits: &[CircuitSpec]) -> io::Result<()> {
+        let mut keys = BTreeSet::new();
+        let entries = circuits.iter().take(CIRCUITS_MAX as usize).flat_map(CircuitSpec::entries);
+        let entries: Vec<(u64, u64)> = entries.filter(|(word, _)| keys.insert(word & CIRCUIT_KEY_MASK)).collect();
+        let old = self.circuit_block();
+        let new = match entries.is_empty() && ports.is_empty() {
+            true => 0,
+            false => self.all_or_nothing(|w| w.circuit_table(&entries))?,
+        };
+        let mut words = [(0, 0); EDGE_PORTS_MAX as usize];
+        for p in ports {
+            let Some(place) = words.get_mut(usize::from(p.number)) else { continue };
+            let shape = u64::from(p.mtu) << EDGE_PORT_MTU_SHIFT | u64::from(p.tags) << EDGE_PORT_TAGS_SHIFT;
+            let tpids = u64::from(p.tpids[0]) | u64::from(p.tpids[1]) << 16;
+            *place = (EDGE_PORT_VALID | shape | u64::from(p.ifindex), tpids);
+        }
+        let root = &self.store.root;
+        let places = |i: usize| (root!(edge_ports) + 8 * i, root!(edge_tpids) + 8 * i);
+        for (i, (word, tpids)) in words.iter().enumerate() {
+            let (port, kinds) = places(i);
+            if (root.get(port), root.get(kinds)) != (*word, *tpids) {
+                if root.get(port) != 0 {
+                    root.set(port, root.get(port) | EDGE_PORT_CHANGES);
+                }
+                root.set(kinds, *tpids);
+            }
+        }
+        root.set(root!(circuits), new);
+        words.iter().enumerate().for_each(|(i, (word, _))| root.set(places(i).0, *word));
+        self.pending.blocks.extend(old);
+        self.settle();
+        Ok(())
+    }
+
+    /// A table of these entries that nobody reads yet: its TABLE_REF word.
+    fn circuit_table(&mut self, entries: &[(u64, u64)]) -> io::Result<u64> {
+        let buckets = enough_buckets(entries, self.store.salt);
+        let first = self.store.arena.alloc_zeroed(buckets * BUCKET, 2, false)?;
+        for (word, value) in entries {
+            let at = first + bucket_of(hash1(word & CIRCUIT_KEY_MASK, self.store.salt), buckets) * BUCKET;
+            put(&self.store.lines, at, *word, *value);
+        }
+        Ok(u64::from(buckets) << TABLE_REF_BUCKETS_SHIFT | u64::from(first))
+    }
+
+    /// What the table of circuits in force occupies.
+    fn circuit_block(&self) -> Option<Block> {
+        let word = self.store.root.get(root!(circuits));
+        let (line, buckets) = (LineNo(word as u32), (word >> TABLE_REF_BUCKETS_SHIFT) as u32);
+        (buckets != 0).then_some(Block { line, lines: buckets.saturating_mul(BUCKET) })
+    }
+
+    /// The same, until `block` says false.
+    pub(super) fn edge_blocks(&self, block: &mut dyn FnMut(Block) -> bool) -> bool {
+        self.circuit_block().is_none_or(block)
+    }
+}
+
+/// The least power of two of buckets in which each key has room in its own.
+fn enough_buckets(entries: &[(u64, u64)], salt: u64) -> u32 {
+    let mut buckets = (entries.len() as u32 / 2).next_power_of_two();
+    loop {
+        let mut used = vec![0u8; buckets as usize];
+        let fits = entries.iter().all(|(word, _)| {
+            let n = &mut used[bucket_of(hash1(word & CIRCUIT_KEY_MASK, salt), buckets) as usize];
+            *n += 1;
+            usize::from(*n) <= SLOTS
+        });
+        if fits {
+            return buckets;
+        }
+        buckets *= 2;
+    }
+}
+
+/// Writes an entry into a free slot of its bucket.
+fn put(lines: &Lines, bucket: LineNo, word: u64, value: u64) {
+    let keys = lines.at(bucket);
+    if let Some(slot) = (0..SLOTS).find(|s| keys.word(*s) == 0) {
+        lines.at(bucket + 1).set(slot, value);
+        keys.set(slot, word);
+    }
+}

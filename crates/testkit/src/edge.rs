@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The part of a region that makes the node a provider edge: ports towards customers and their circuits.
+
+use crate::layers::Mac;
+use crate::lex::{CaseError, Cursor, Word};
+use crate::region::Region;
+use abi::{IfIndex, Vni};
+use std::fmt;
+use tables::{CircuitSpec, EdgePortSpec};
+
+type Parsed<T> = Result<T, CaseError>;
+
+/// Edge ports and circuits.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Edge {
+    /// Ports.
+    pub ports: Vec<EdgePort>,
+    /// Circuits.
+    pub circuits: Vec<Circuit>,
+}
+
+/// A port towards customers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EdgePort {
+    /// Interface.
+    pub port: u32,
+    /// Its number at the edge.
+    pub number: u8,
+    /// EtherTypes of its tags, from the outer to the inner one.
+    pub tpids: Vec<u16>,
+}
+
+/// A circuit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Circuit {
+    /// Interface.
+    pub port: u32,
+    /// VLAN ids, as many as the port has tags.
+    pub tags: Vec<u16>,
+    /// VPC.
+    pub vni: u32,
+    /// By what its routes name it.
+    pub line: u8,
+    /// The CE.
+    pub ce: Mac,
+}
+
+/// Statements of this part.
+pub const STATEMENTS: &[&str] = &["edge", "circuit"];
+
+/// Carries out one of [`STATEMENTS`].
+pub fn statement(c: &mut Cursor<'_>, first: &Word, region: &mut Region) -> Parsed<()> {
+    match first.text == "edge" {
+        true => edge_port(c, region),
+        false => circuit(c, region),
+    }
+}
+
+fn edge_port(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<()> {
+    let port = c.number("port towards customers", u64::from(u32::MAX))? as u32;
+    word(c, "number")?;
+    let number = c.number("number of the edge port", u64::from(abi::EDGE_PORTS_MAX) - 1)? as u8;
+    let mut tpids = Vec::new();
+    while c.eat("tpid") {
+        tpids.push(c.number("EtherType", 0xffff)? as u16);
+    }
+    region.edge.ports.retain(|e| e.port != port);
+    region.edge.ports.push(EdgePort { port, number, tpids });
+    Ok(())
+}
+
+fn circuit(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<()> {
+    let vni = c.vni()?;
+    word(c, "port")?;
+    let port = c.number("port towards the customer", u64::from(u32::MAX))? as u32;
+    let mut tags = Vec::new();
+    while c.eat("tag") {
+        tags.push(c.number("VLAN id", 4094)? as u16);
+    }
+    let line = if c.eat("line") { c.number("line", 255)? as u8 } else { 0 };
+    word(c, "ce")?;
+    let ce = c.mac()?;
+    region.edge.circuits.retain(|o| (o.vni, o.line) != (vni, line));
+    region.edge.circuits.push(Circuit { port, tags, vni, line, ce });
+    Ok(())
+}
+
+fn word(c: &mut Cursor<'_>, text: &str) -> Parsed<()> {
+    let word = c.next(text)?;
+    match word.text == text {
+        true => Ok(()),
+        false => Err(c.error(word, &format!("`{text}` is needed here"))),
+    }
+}
+
+/// `delete edge PORT`, `delete circuit VPC LINE`. False: something else is to be deleted.
+pub fn delete(c: &mut Cursor<'_>, what: &str, region: &mut Region) -> Parsed<bool> {
+    match what {
+        "edge" => {
+            let port = c.number("port towards customers", u64::from(u32::MAX))? as u32;
+            region.edge.ports.retain(|e| e.port != port);
+        }
+        "circuit" => {
+            let (vni, line) = (c.vni()?, c.number("line", 255)? as u8);
+            region.edge.circuits.retain(|o| (o.vni, o.line) != (vni, line));
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+impl Region {
+    /// For the writer: ports that are there, and the circuits at them.
+    pub fn edge_specs(&self) -> (Vec<EdgePortSpec>, Vec<CircuitSpec>) {
+        let port = |e: &EdgePort| EdgePortSpec {
+            number: e.number,
+            ifindex: IfIndex(e.port),
+            mtu: self.port(e.port).map_or(0, |p| p.mtu),
+            tags: e.tpids.len() as u8,
+            tpids: [0, 1].map(|i| e.tpids.get(i).copied().unwrap_or(0)),
+        };
+        let circuit = |c: &Circuit| {
+            let number = self.edge.ports.iter().find(|e| e.port == c.port)?.number;
+            let tag = |i: usize| c.tags.get(i).copied().unwrap_or(0);
+            let (vni, ce) = (Vni(c.vni), c.ce.number());
+            Some(CircuitSpec { port: number, customer: tag(0), overlay: tag(1), vni, line: c.line, ce })
+        };
+        (self.edge.ports.iter().map(port).collect(), self.edge.circuits.iter().filter_map(circuit).collect())
+    }
+
+    /// The bytes of the tags of a circuit's frames. None: its port is no edge port, or has other tags.
+    pub fn tag_bytes(&self, c: &Circuit) -> Option<Vec<u8>> {
+        let port = self.edge.ports.iter().find(|e| e.port == c.port)?;
+        let pairs = port.tpids.iter().zip(&c.tags);
+        let bytes = pairs.flat_map(|(tpid, vid)| [tpid.to_be_bytes(), vid.to_be_bytes()].concat()).collect();
+        (port.tpids.len() == c.tags.len()).then_some(bytes)
+    }
+
+    /// The circuit that a frame for a CE leaves by: of those whose tags and CE it has, the one with most tags.
+    pub fn circuit_of(&self, frame: &[u8]) -> Option<&Circuit> {
+        let is = |c: &&Circuit| {
+            let Some(tags) = self.tag_bytes(c) else { return false };
+            frame.get(..6) == Some(&c.ce.0[..]) && frame.get(12..12 + tags.len()) == Some(&tags[..])
+        };
+        self.edge.circuits.iter().filter(is).max_by_key(|c| c.tags.len())
+    }
+}
+
+impl fmt::Display for Edge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for e in &self.ports {
+            write!(f, "  edge {} number {}", e.port, e.number)?;
+            e.tpids.iter().try_for_each(|t| write!(f, " tpid {t:#06x}"))?;
+            writeln!(f)?;
+        }
+        for c in &self.circuits {
+            write!(f, "  circuit {} port {}", c.vni, c.port)?;
+            c.tags.iter().try_for_each(|t| write!(f, " tag {t}"))?;
+            writeln!(f, " line {} ce {}", c.line, c.ce)?;
+        }
+        Ok(())
+    }
+}
