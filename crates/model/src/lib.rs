@@ -19,6 +19,7 @@ mod plan;
 mod prefix;
 pub mod quantity;
 mod quick;
+pub mod reading;
 pub mod schema;
 mod selector;
 mod written;
