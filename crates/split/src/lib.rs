@@ -6,6 +6,7 @@
 //! knows a stage by its name. No I/O and no clock.
 #![forbid(unsafe_code)]
 
+pub mod answer;
 mod bound;
 pub mod description;
 pub mod file;
@@ -15,5 +16,8 @@ pub mod memory;
 pub mod place;
 mod search;
 pub mod solve;
+pub mod text;
+pub mod vary;
+pub mod why;
 
 pub use description::Description;

@@ -168,6 +168,28 @@ impl<'d> Prepared<'d> {
         t * OF_TARGET + TIME
     }
 
+    /// What a move of a class's packets between its stages `i` - 1 and `i` loads, beside what the targets do: for a linear program.
+    pub fn cost_of_move(&self, class: usize, i: usize, from: usize, to: usize) -> Option<Vec<(usize, f64)>> {
+        let mut walk = Walk::new(self);
+        let before = walk.loads.clone();
+        let c = &self.d.classes[class];
+        let handed = if i == 0 || i == c.path.len() { 0.0 } else { self.d.stages[c.path[i - 1]].hands };
+        walk.carry(self, from, to, c.share, &Carried { class, bytes: self.bytes[class][i], handed });
+        let added = walk.loads.iter().zip(&before).map(|(a, b)| a - b).enumerate();
+        (walk.lacking == 0.0).then(|| added.filter(|(_, load)| *load > 0.0).collect())
+    }
+
+    /// Bits that leave by a target's ports for a packet.
+    pub fn leaving(&self, t: usize) -> f64 {
+        let bits = |(c, bytes): (&crate::description::Class, &Vec<f64>)| c.share * 8.0 * (bytes[c.path.len()] + WIRE_BYTES);
+        self.d.classes.iter().zip(&self.bytes).filter(|(c, _)| c.leaves == t).map(bits).sum()
+    }
+
+    /// The number of the resource that is the time of a target's cores.
+    pub fn time_number(&self, t: usize) -> usize {
+        self.time_of(t)
+    }
+
     /// Share of the packets that pass a stage.
     pub(crate) fn share(&self, stage: usize) -> f64 {
         self.shares[stage]

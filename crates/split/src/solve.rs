@@ -27,6 +27,9 @@ impl Effort {
     pub const SHORT: Effort = Effort { steps: 100_000, evaluations: 3_000 };
 }
 
+/// Steps before splits are bettered by a search that proves nothing.
+const QUICK: u64 = 20_000;
+
 /// The best split that was found.
 #[derive(Clone, Debug)]
 pub struct Solution {
@@ -50,8 +53,6 @@ struct Search<'p, 'd> {
     best: Option<Known>,
     steps: u64,
     limit: u64,
-    /// End at the first split.
-    first: bool,
 }
 
 /// All choices of every stage.
@@ -65,7 +66,7 @@ pub fn solve(p: &Prepared, allowed: &[Vec<usize>], effort: Effort) -> Option<Sol
     if order.iter().any(|s| allowed[*s].is_empty()) {
         return None;
     }
-    let search = |best, limit, first| Search {
+    let search = |best, limit| Search {
         p,
         order: &order,
         allowed,
@@ -73,23 +74,27 @@ pub fn solve(p: &Prepared, allowed: &[Vec<usize>], effort: Effort) -> Option<Sol
         best,
         steps: 0,
         limit,
-        first,
     };
     let root = Walk::new(p);
-    let mut dive = search(None, effort.steps.min(20_000), true);
     let mut split = vec![usize::MAX; p.d.stages.len()];
-    dive.branch(&root, 0, &mut split);
-    // Where room is scarce the dive may end nowhere: then from what cannot be to what can.
-    let first = dive.best.unwrap_or_else(|| {
+    // Small ones are done before a search that proves nothing would be.
+    let mut quick = search(None, effort.steps.min(QUICK));
+    let bound = quick.bounds.of(p, &root, 0).carried;
+    quick.branch(&root, 0, &mut split);
+    if quick.steps < quick.limit {
+        let Known { split, outcome } = quick.best?;
+        return Some(Solution { split, bound: outcome.carried, outcome, proved: true, steps: quick.steps });
+    }
+    // Where room is scarce no split may be known yet: then from what cannot be to what can.
+    let first = quick.best.unwrap_or_else(|| {
         let split: Vec<usize> = allowed.iter().map(|a| a[0]).collect();
         Known { outcome: p.walk(&split).outcome(p), split }
     });
     let known = better(p, allowed, first, effort.evaluations);
     let known = (known.outcome.lacking == 0.0).then_some(known);
-    let mut prove = search(known, effort.steps, false);
-    let bound = prove.bounds.of(p, &root, 0).carried;
+    let mut prove = search(known, effort.steps);
     prove.branch(&root, 0, &mut split);
-    let steps = dive.steps + prove.steps;
+    let steps = quick.steps + prove.steps;
     let proved = prove.steps < prove.limit;
     let Known { split, outcome } = prove.best?;
     let bound = if proved { outcome.carried } else { bound };
@@ -133,7 +138,7 @@ impl Search<'_, '_> {
         }
         next.sort_by(|a, b| order_of(&a.0, &b.0));
         for (bound, choice, walk) in next {
-            if self.first && self.best.is_some() || self.steps >= self.limit {
+            if self.steps >= self.limit {
                 return;
             }
             if self.best.as_ref().is_some_and(|b| !may_beat(&bound, b)) {

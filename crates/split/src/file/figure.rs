@@ -103,7 +103,7 @@ pub fn read(text: &str, unit: Unit, results: &Results) -> Result<(f64, String, S
     }
     let (written, source) = match (text.split_once(" from "), text.split_once(" assumed")) {
         (Some((written, source)), None) => (written, Source::From(source.trim().into())),
-        (None, Some((written, why))) => (written, Source::Assumed(why.trim_start_matches(':').trim().into())),
+        (None, Some((written, why))) => (written, Source::Assumed(why.trim().trim_matches(['(', ')']).into())),
         _ => (text, Source::Given),
     };
     Ok((value(written.trim(), unit)?, written.trim().into(), source))
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(read("4_000 from VPN §2.2", Unit::Number, &r), Ok((4000.0, "4_000".into(), said("VPN §2.2"))));
         assert_eq!(read("2.5us assumed", Unit::Time, &r), Ok((2500.0, "2.5us".into(), Source::Assumed("".into()))));
         let why = Source::Assumed("no paper says".into());
-        assert_eq!(read("5% assumed: no paper says", Unit::Share, &r), Ok((0.05, "5%".into(), why)));
+        assert_eq!(read("5% assumed (no paper says)", Unit::Share, &r), Ok((0.05, "5%".into(), why)));
         let measured = Source::Measured("( a-b.value - a-b.driver_ns ) / 2 of r.json".into());
         let found = read("measured ( a-b.value - a-b.driver_ns ) / 2", Unit::Time, &r);
         assert_eq!(found, Ok((30.0, "30".into(), measured)));
