@@ -133,7 +133,7 @@ pub struct Class {
 pub struct Used {
     /// The resource.
     pub resource: String,
-    /// The share of what all instances that there may be have.
+    /// The share of what the instances that are used have.
     pub share: f64,
 }
 
@@ -342,15 +342,14 @@ pub fn short(v: f64) -> String {
 
 /// A share as percent.
 pub fn percent(share: f64) -> String {
-    format!("{}%", short((share * 1000.0).round() / 10.0))
+    let percent = share * 100.0;
+    match percent > 0.0 && percent < 1.0 {
+        true => format!("{percent:.2}%"),
+        false => format!("{}%", short((percent * 10.0).round() / 10.0)),
+    }
 }
 
 /// What a source's kind is counted as.
 pub fn is_assumed(figure: &Given) -> bool {
     matches!(figure.source, Source::Assumed(_))
-}
-
-/// The outcome in one line, for other crates' reports.
-pub fn line(o: &Outcome) -> String {
-    format!("{}pps, {} dollars, {} ns", short(o.carried), short(o.dollars), short(o.latency))
 }

@@ -460,15 +460,30 @@ impl Walk {
         }
     }
 
+    /// The target whose instances a resource belongs to; None: to a link that there is one of.
+    fn owner(&self, p: &Prepared, i: usize) -> Option<usize> {
+        match p.resource(i) {
+            Resource::LinkBits(l, _) | Resource::LinkPackets(l, _) => p.d.links[l].per,
+            _ => Some(i / OF_TARGET),
+        }
+    }
+
+    /// The share that is used of each limited resource of so many instances at a rate, the most first.
+    pub fn used_at(&self, p: &Prepared, rate: f64, counts: &[f64]) -> Vec<(usize, f64)> {
+        let share = |i: usize| {
+            let part = self.owner(p, i).map_or(1.0, |t| counts[t] / p.d.targets[t].count);
+            (i, self.loads[i] * rate / (self.cap(p, i) * part))
+        };
+        let mut used: Vec<(usize, f64)> = (0..self.loads.len()).map(share).filter(|(_, share)| *share > 0.0).collect();
+        used.sort_by(|a, b| by(b.1, a.1).then(a.0.cmp(&b.0)));
+        used
+    }
+
     /// How many of each target a rate takes.
     pub fn counts(&self, p: &Prepared, rate: f64) -> Vec<f64> {
         let mut counts: Vec<f64> = self.used.iter().map(|u| f64::from(u8::from(*u))).collect();
         for (i, load) in self.loads.iter().enumerate().filter(|(_, l)| **l > 0.0) {
-            let t = match p.resource(i) {
-                Resource::LinkBits(l, _) | Resource::LinkPackets(l, _) => p.d.links[l].per,
-                _ => Some(i / OF_TARGET),
-            };
-            let Some(t) = t else { continue };
+            let Some(t) = self.owner(p, i) else { continue };
             let each = self.cap(p, i) / p.d.targets[t].count;
             counts[t] = f64::max(counts[t], (load * rate / each - 1e-9).ceil());
         }

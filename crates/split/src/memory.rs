@@ -5,6 +5,8 @@ use crate::description::{Blocks, Pool, Table, Target, Unit};
 use chip::blocks::{Attached, Blocks as Sum, Packing, Request, State};
 use chip::sailfish::PAPER_ALPM;
 use chip::{Geometry, Key, Kind, Table as Placed};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 
 /// Why a table is nowhere in a target's memory.
 #[derive(Clone, Debug, PartialEq)]
@@ -107,14 +109,35 @@ fn blocks(b: &Blocks, table: &Table, entries: f64) -> f64 {
         "lpm" => plain(Kind::Alpm(PAPER_ALPM)),
         _ => plain(Kind::Exact { digest: None }),
     };
-    let request = Request::Table { table: request, attached: Attached::default(), prefixes: false };
-    match request.alone(g) {
+    let (sram, tcam) = laid_out(&request, g);
+    if b.tcam {
+        tcam
+    } else {
+        sram
+    }
+}
+
+thread_local! {
+    /// Tables that were laid out: one search asks for the same few again and again, and laying one out takes milliseconds.
+    static KNOWN: RefCell<BTreeMap<String, (f64, f64)>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+/// Blocks of SRAM and of TCAM.
+fn laid_out(table: &Placed, g: &Geometry) -> (f64, f64) {
+    let key = format!("{table:?} {g:?}");
+    if let Some(known) = KNOWN.with_borrow(|known| known.get(&key).copied()) {
+        return known;
+    }
+    let request = Request::Table { table: table.clone(), attached: Attached::default(), prefixes: false };
+    let found = match request.alone(g) {
         Ok(parts) => {
             let sum = Sum::of(&parts);
-            f64::from(if b.tcam { sum.tcam } else { sum.sram() })
+            (f64::from(sum.sram()), f64::from(sum.tcam))
         }
-        Err(_) => f64::MAX,
-    }
+        Err(_) => (f64::MAX, f64::MAX),
+    };
+    KNOWN.with_borrow_mut(|known| known.insert(key, found));
+    found
 }
 
 /// Blocks of cells: as many groups as single ALUs reach, each with a spare block.

@@ -35,7 +35,10 @@ fn head(out: &mut String, a: &Answer, c: &Comes) {
             false => format!("The demand is carried; all instances together could carry {}pps.\n", short(c.most_pps)),
         };
     }
-    *out += &format!("Limited by {}.\n", a.binding);
+    *out += &match c.demand_pps {
+        None => format!("Limited by {}.\n", a.binding),
+        Some(_) => format!("More would first be limited by {}.\n", a.binding),
+    };
     *out += &match a.proved {
         true => "No split is better: all were looked at, or bounded.\n".to_string(),
         false => format!("Not proved to be the best: no split carries more than {}pps.\n", short(a.at_most_pps)),
@@ -75,6 +78,9 @@ fn body(out: &mut String, a: &Answer) {
 }
 
 fn moves(m: &MovesIf) -> String {
+    if m.from == 0.0 {
+        return format!("to {} if {}", m.on, m.figure);
+    }
     let direction = if m.to > m.from { "rise" } else { "fall" };
     let share = m.figure.starts_with("share of");
     let value = |v: f64| if share { percent(v) } else { short(v) };

@@ -35,6 +35,8 @@ pub enum Figure {
     Metadata(usize),
     /// Share of packets of a class; the others give or take in proportion.
     Share(usize),
+    /// Whether a target can do what a stage needs: no figure, but it may decide like one.
+    Able(usize, usize),
 }
 
 /// Where a stage goes when a figure goes so far.
@@ -51,7 +53,7 @@ pub struct Flip {
 }
 
 /// Times by which a figure varies at most, as a power of two.
-const FARTHEST: f64 = 16.0;
+const FARTHEST: f64 = 12.0;
 /// Halvings of the interval between a value that flips and one that does not.
 const HALVINGS: u32 = 12;
 
@@ -78,6 +80,9 @@ impl Figure {
         all.extend((0..d.links.len()).flat_map(|l| [Figure::LinkBits(l), Figure::Metadata(l)]));
         all.extend((0..d.classes.len()).filter(|c| d.classes.len() > 1 && d.classes[*c].path.contains(&stage)).map(Figure::Share));
         all.retain(|f| f.value(d) > 0.0);
+        if s.needs.iter().any(|(n, _)| !d.targets[target].operations.contains_key(n)) {
+            all.push(Figure::Able(target, stage));
+        }
         all
     }
 
@@ -97,6 +102,7 @@ impl Figure {
             Figure::LinkBits(l) => d.links[l].bits.unwrap_or(0.0),
             Figure::Metadata(l) => d.links[l].metadata,
             Figure::Share(c) => d.classes[c].share,
+            Figure::Able(..) => 0.0,
         }
     }
 
@@ -123,6 +129,11 @@ impl Figure {
                 }
                 let others = (1.0 - value) / (1.0 - before);
                 d.classes.iter_mut().enumerate().for_each(|(i, class)| class.share = if i == c { value } else { class.share * others });
+            }
+            Figure::Able(t, s) => {
+                for (needed, _) in &d.stages[s].needs {
+                    d.targets[t].operations.entry(needed.clone()).or_default();
+                }
             }
         }
         Some(d)
@@ -154,6 +165,11 @@ impl Figure {
             Figure::LinkBits(l) => format!("bits a second of link {}", d.links[l].name(d)),
             Figure::Metadata(l) => format!("bytes that link {} hands over", d.links[l].name(d)),
             Figure::Share(c) => format!("share of packets of {}", d.classes[c].name),
+            Figure::Able(t, s) => {
+                let lacks = |n: &&(String, f64)| !d.targets[t].operations.contains_key(&n.0);
+                let lacking: Vec<&str> = d.stages[s].needs.iter().filter(lacks).map(|(n, _)| n.as_str()).collect();
+                format!("{} can {}", target(t), lacking.join(", "))
+            }
         }
     }
 }
@@ -169,6 +185,10 @@ pub fn flips(d: &Description, stage: usize, place: Place, figures: &[Figure], wi
     let mut found: Vec<Flip> = Vec::new();
     for figure in figures {
         let from = figure.value(d);
+        if let Figure::Able(..) = figure {
+            found.extend(goes(figure, 1.0).map(|place| Flip { figure: *figure, from, to: 1.0, place }));
+            continue;
+        }
         let nearest = [1.0, -1.0].iter().filter_map(|sign| flip(figure, from, *sign, &goes));
         found.extend(nearest.min_by(|a, b| far(a).total_cmp(&far(b))));
     }
@@ -178,7 +198,10 @@ pub fn flips(d: &Description, stage: usize, place: Place, figures: &[Figure], wi
 
 /// How far a flip is: the logarithm of the factor.
 fn far(f: &Flip) -> f64 {
-    (f.to / f.from).log2().abs()
+    match f.figure {
+        Figure::Able(..) => 0.0,
+        _ => (f.to / f.from).log2().abs(),
+    }
 }
 
 fn flip(figure: &Figure, from: f64, sign: f64, goes: &dyn Fn(&Figure, f64) -> Option<Place>) -> Option<Flip> {
@@ -188,7 +211,7 @@ fn flip(figure: &Figure, from: f64, sign: f64, goes: &dyn Fn(&Figure, f64) -> Op
         match goes(figure, at(power)) {
             Some(place) => break place,
             None if power >= FARTHEST => return None,
-            None => (stays, power) = (power, power * 2.0),
+            None => (stays, power) = (power, (power * 2.0).min(FARTHEST)),
         }
     };
     for _ in 0..HALVINGS {

@@ -107,9 +107,7 @@ pub fn reasons(d: &Description, depth: &Depth) -> Option<Reasoned> {
     let without: Vec<usize> = dropped.iter().map(|(s, ..)| *s).collect();
     let places: Vec<Place> = found.split.iter().enumerate().map(|(s, c)| p.choices[s][*c].place).collect();
     let walk = p.walk(&found.split);
-    let used = |n: usize| (n, walk.loads[n] * found.outcome.carried / p.cap(n));
-    let mut use_of: Vec<(usize, f64)> = (0..p.resources()).map(used).filter(|(_, share)| *share > 0.0).collect();
-    use_of.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let use_of = walk.used_at(&p, found.outcome.carried, &found.outcome.counts);
     let mut reasoned = Reasoned {
         latency: d.classes.iter().zip(&walk.latency).map(|(c, l)| l / c.share).collect(),
         memory: walk.memory.clone(),
