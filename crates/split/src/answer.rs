@@ -3,7 +3,7 @@
 
 use crate::description::{Description, Unit};
 use crate::file::figure::{Figure as Given, Source};
-use crate::load::{Outcome, Prepared, Resource};
+use crate::load::{Prepared, Resource};
 use crate::memory::NoMemory;
 use crate::place::{Barred, Place};
 use crate::vary::Flip;

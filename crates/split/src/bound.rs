@@ -1,35 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What no completion of a partial split can beat.
 //!
-//! The loads of the stages that have places are exact from below ([`crate::load`]). Those without are counted by what the
-//! cheapest place of each costs at *prices*: any prices of resources that sum to one give a bound, since the scarcest
-//! resource is at least as loaded as the priced mean. Good prices are found as in the method of multiplicative weights:
-//! what is overloaded becomes dearer. Visits and links of open stages are counted as nothing.
+//! The loads of the stages that have places are exact from below ([`crate::load`]). What packets still have before them is counted at
+//! *prices* of resources: any prices that sum to one give a bound, since the scarcest resource is at least as loaded as the
+//! priced mean. At given prices the cheapest way on of a packet of a class that stands at a target in front of its n-th stage is
+//! found from the last stage backwards ([`Onward`]), moves and visits included; it is a bound because each class may choose for
+//! itself where a stage is that they share. Good prices are found by multiplicative weights: what is overloaded becomes
+//! dearer.
 
 use crate::load::{Prepared, Walk};
 use crate::place::{Choice, Place};
 
 /// Rounds in which prices are bettered.
-const ROUNDS: u32 = 60;
+const ROUNDS: u32 = 40;
 
-/// Bounds for one order of the stages.
+/// Prices of a unit of load of each resource, and of a nanosecond.
+#[derive(Clone)]
+struct Prices {
+    of: Vec<f64>,
+    time: f64,
+}
+
+/// What a packet costs from where it stands: by class, position in its path, target.
+struct Onward {
+    costs: Vec<Vec<Vec<f64>>>,
+    chosen: Vec<Vec<Vec<usize>>>,
+}
+
+/// Bounds for what is allowed.
 pub struct Bounds {
-    /// Price of a unit of load, by resource: a share of what all instances have.
-    prices: Vec<f64>,
-    /// By depth: what the stages from there on cost at least at these prices.
-    rest: Vec<f64>,
-    /// Dollars of a unit of load, by resource, at the demand.
-    dollars: Vec<f64>,
-    /// By depth: dollars of the stages from there on at least.
-    rest_dollars: Vec<f64>,
-    /// By depth: time of the stages from there on at least.
-    rest_latency: Vec<f64>,
+    carried: (Prices, Onward),
+    dollars: (Prices, Onward),
+    latency: Onward,
 }
 
 /// What a completion cannot beat.
 #[derive(Clone, Copy, Debug)]
 pub struct Bound {
-    /// Packets a second.
+    /// Packets a second; nothing if packets cannot go on.
     pub carried: f64,
     /// Dollars.
     pub dollars: f64,
@@ -37,105 +45,202 @@ pub struct Bound {
     pub latency: f64,
 }
 
-impl Bounds {
-    /// Computes what is needed for stages in this order with these choices.
-    pub fn new(p: &Prepared, order: &[usize], allowed: &[Vec<usize>]) -> Bounds {
-        let base = Walk::new(p).loads;
-        let timed: Vec<usize> =
-            (0..p.d.targets.len()).map(|t| p.time_of(t)).filter(|r| p.cap(*r).is_finite()).collect();
-        let mut weights: Vec<f64> = vec![1.0; timed.len()];
-        let (mut best, mut prices) = (-1.0, vec![0.0; p.resources()]);
-        for _ in 0..ROUNDS {
-            let sum: f64 = weights.iter().sum();
-            let mut tried = vec![0.0; p.resources()];
-            timed.iter().zip(&weights).for_each(|(r, w)| tried[*r] = w / sum / p.cap(*r));
-            let mut loads = base.clone();
-            let mut value: f64 = base.iter().zip(&tried).map(|(l, price)| l * price).sum();
-            for &s in order {
-                let (cost, choice) = cheapest(p, s, &allowed[s], &tried);
-                value += cost;
-                if let Some(c) = choice {
-                    loads[p.time_of(c.place.whole())] += p.share(s) * c.time;
+impl Prices {
+    fn of_loads(&self, loads: &[f64]) -> f64 {
+        loads.iter().zip(&self.of).map(|(l, price)| l * price).sum()
+    }
+
+    /// The price of work on a target.
+    fn work(&self, p: &Prepared, t: usize, time: f64) -> f64 {
+        let core = if p.d.targets[t].cores.is_some() { self.of[p.time_of(t)] } else { 0.0 };
+        time * (core + self.time)
+    }
+
+    /// The price of a move; infinite if it cannot be.
+    fn moved(&self, p: &Prepared, class: usize, i: usize, from: usize, to: usize) -> f64 {
+        let mut cost = 0.0;
+        let can = p.each_load(class, i, from, to, &mut |resource, load, time| {
+            cost += time * self.time + resource.map_or(0.0, |r| load * self.of[r]);
+        });
+        if can {
+            cost
+        } else {
+            f64::INFINITY
+        }
+    }
+}
+
+impl Onward {
+    fn new(p: &Prepared, allowed: &[Vec<usize>], prices: &Prices) -> Onward {
+        let m = p.d.targets.len();
+        let (mut costs, mut chosen) = (Vec::new(), Vec::new());
+        for (k, class) in p.d.classes.iter().enumerate() {
+            let n = class.path.len();
+            let mut of_class = vec![vec![0.0; m]; n + 1];
+            let mut best = vec![vec![0; m]; n];
+            for (t, cost) in of_class[n].iter_mut().enumerate() {
+                *cost = prices.moved(p, k, n, t, class.leaves);
+            }
+            for i in (0..n).rev() {
+                let moves: Vec<Vec<f64>> =
+                    (0..m).map(|a| (0..m).map(|b| prices.moved(p, k, i, a, b)).collect()).collect();
+                let next = of_class[i + 1].clone();
+                let s = class.path[i];
+                for t in 0..m {
+                    let cost = |c: &usize| passed(p, &p.choices[s][*c], prices, &moves, &next, t);
+                    let found = allowed[s].iter().map(|c| (cost(c), *c)).min_by(|a, b| a.0.total_cmp(&b.0));
+                    (of_class[i][t], best[i][t]) = found.unwrap_or((f64::INFINITY, 0));
                 }
             }
-            if value > best {
-                (best, prices) = (value, tried);
+            costs.push(of_class);
+            chosen.push(best);
+        }
+        Onward { costs, chosen }
+    }
+
+    /// What the packets of a walk cost from where they stand.
+    fn of(&self, walk: &Walk) -> f64 {
+        let mut sum = 0.0;
+        for (k, costs) in self.costs.iter().enumerate() {
+            let (position, mass) = walk.stands(k);
+            // Behind the last stage packets have left.
+            if position + 1 < costs.len() {
+                sum += mass.iter().zip(&costs[position]).filter(|(m, _)| **m > 0.0).map(|(m, c)| m * c).sum::<f64>();
             }
-            let used: Vec<f64> = timed.iter().map(|r| loads[*r] / p.cap(*r)).collect();
+        }
+        sum
+    }
+}
+
+/// What a packet at `t` costs if a stage has this place, and from there on.
+fn passed(p: &Prepared, c: &Choice, prices: &Prices, moves: &[Vec<f64>], next: &[f64], t: usize) -> f64 {
+    let whole = |from: usize, b: usize| moves[from][b] + prices.work(p, b, c.time) + next[b];
+    match c.place {
+        Place::Copied { front, back, .. } if t != back => {
+            let served = c.hit * (prices.work(p, front, c.served) + next[front]);
+            let missed = match c.hit < 1.0 {
+                true => (1.0 - c.hit) * (prices.work(p, front, c.missed) + whole(front, back)),
+                false => 0.0,
+            };
+            moves[t][front] + served + missed
+        }
+        place => whole(t, place.whole()),
+    }
+}
+
+impl Bounds {
+    /// Computes what is needed for these choices.
+    pub fn new(p: &Prepared, allowed: &[Vec<usize>]) -> Bounds {
+        let root = Walk::new(p);
+        let limited: Vec<usize> = (0..p.resources()).filter(|r| p.cap(*r).is_finite() && !p.is_writes(*r)).collect();
+        let mut weights: Vec<f64> = vec![1.0; limited.len()];
+        let mut best: Option<(f64, Prices, Onward)> = None;
+        for _ in 0..ROUNDS {
+            let sum: f64 = weights.iter().sum();
+            let mut prices = Prices { of: vec![0.0; p.resources()], time: 0.0 };
+            limited.iter().zip(&weights).for_each(|(r, w)| prices.of[*r] = w / sum / p.cap(*r));
+            let onward = Onward::new(p, allowed, &prices);
+            let value = prices.of_loads(&root.loads) + onward.of(&root);
+            let loads = onward.followed(p, &root);
+            if best.as_ref().is_none_or(|(v, ..)| value > *v) {
+                best = Some((value, prices, onward));
+            }
+            let used: Vec<f64> = limited.iter().map(|r| loads[*r] / p.cap(*r)).collect();
             let most = used.iter().copied().fold(0.0, f64::max);
-            if most > 0.0 {
-                weights.iter_mut().zip(&used).for_each(|(w, u)| *w *= (0.3 * u / most).exp());
+            if limited.len() < 2 || most <= 0.0 || !value.is_finite() {
+                break;
             }
+            weights.iter_mut().zip(&used).for_each(|(w, u)| *w *= (0.4 * u / most).exp());
         }
-        let demand = p.d.goal.demand.unwrap_or(0.0);
-        let mut dollars = vec![0.0; p.resources()];
-        for r in timed {
-            let t = (0..p.d.targets.len()).find(|t| p.time_of(*t) == r).unwrap_or(0);
-            dollars[r] = p.d.targets[t].dollars * demand * p.d.targets[t].count / p.cap(r);
-        }
-        let suffix = |each: &dyn Fn(usize) -> f64| {
-            let mut sums = vec![0.0; order.len() + 1];
-            for i in (0..order.len()).rev() {
-                sums[i] = sums[i + 1] + each(order[i]);
-            }
-            sums
-        };
-        let latency = |s: usize| {
-            let time = |c: &usize| least_time(&p.choices[s][*c]);
-            p.share(s) * allowed[s].iter().map(time).fold(f64::INFINITY, f64::min)
-        };
+        let carried = best.map_or_else(|| Bounds::at(p, allowed, vec![0.0; p.resources()]), |(_, p, o)| (p, o));
         Bounds {
-            rest: suffix(&|s| cheapest(p, s, &allowed[s], &prices).0),
-            rest_dollars: suffix(&|s| cheapest(p, s, &allowed[s], &dollars).0),
-            rest_latency: suffix(&latency),
-            prices,
-            dollars,
+            carried,
+            dollars: Bounds::at(p, allowed, dollars(p)),
+            latency: Onward::new(p, allowed, &Prices { of: vec![0.0; p.resources()], time: 1.0 }),
         }
     }
 
-    /// What no completion of this walk beats, if `depth` stages of the order have places.
-    pub fn of(&self, p: &Prepared, walk: &Walk, depth: usize) -> Bound {
+    fn at(p: &Prepared, allowed: &[Vec<usize>], of: Vec<f64>) -> (Prices, Onward) {
+        let prices = Prices { of, time: 0.0 };
+        let onward = Onward::new(p, allowed, &prices);
+        (prices, onward)
+    }
+
+    /// What no completion of this walk beats.
+    pub fn of(&self, p: &Prepared, walk: &Walk) -> Bound {
         let (most, _) = walk.most(p);
-        let priced = |prices: &[f64]| walk.loads.iter().zip(prices).map(|(l, price)| l * price).sum::<f64>();
-        let most = most.min(1.0 / (priced(&self.prices) + self.rest[depth]));
-        let latency = walk.latency.iter().sum::<f64>() + self.rest_latency[depth];
+        let priced = |(prices, onward): &(Prices, Onward)| prices.of_loads(&walk.loads) + onward.of(walk);
+        // The tolerance is for rounding: a bound must not be below what there is.
+        let most = most.min((1.0 + 1e-9) / priced(&self.carried));
+        let latency = (walk.latency.iter().sum::<f64>() + self.latency.of(walk)) * (1.0 - 1e-9);
         let Some(demand) = p.d.goal.demand else {
             let used = walk.used.iter().zip(&p.d.targets).filter(|(u, _)| **u);
             return Bound { carried: most, dollars: used.map(|(_, t)| t.count * t.dollars).sum(), latency };
         };
-        let carried = demand.min(most);
-        // Fewer packets cost less, so dollars are counted for what is surely carried: nothing, if the demand may not be.
-        if carried < demand {
-            return Bound { carried, dollars: 0.0, latency };
+        // Fewer packets cost less: where the demand may not be carried nothing is said of dollars.
+        if most < demand {
+            return Bound { carried: most, dollars: 0.0, latency };
         }
         let counted: f64 = walk.counts(p, demand).iter().zip(&p.d.targets).map(|(n, t)| n * t.dollars).sum();
-        let dollars = counted.max(priced(&self.dollars) + self.rest_dollars[depth]);
-        Bound { carried, dollars, latency }
+        Bound { carried: demand, dollars: counted.max(priced(&self.dollars) * (1.0 - 1e-9)), latency }
     }
 }
 
-/// The cheapest of a stage's places at these prices.
-fn cheapest<'p>(p: &'p Prepared, s: usize, allowed: &[usize], prices: &[f64]) -> (f64, Option<&'p Choice>) {
-    let cost = |c: &Choice| {
-        let at = |t: usize, time: f64| prices[p.time_of(t)] * time;
-        p.share(s)
-            * match c.place {
-                Place::Whole(t) => at(t, c.time),
-                Place::Copied { front, back, .. } => {
-                    // Packets that come by the front, or stand where all of it is.
-                    let by_front = at(front, c.hit * c.served + (1.0 - c.hit) * c.missed) + at(back, (1.0 - c.hit) * c.time);
-                    by_front.min(at(back, c.time))
-                }
-            }
-    };
-    let choices = allowed.iter().map(|c| &p.choices[s][*c]);
-    let found = choices.map(|c| (cost(c), c)).min_by(|a, b| a.0.total_cmp(&b.0));
-    found.map_or((0.0, None), |(cost, c)| (cost, Some(c)))
+/// Dollars of a unit of load at the demand: of each target by the first of its limited resources among time, visits and ports.
+fn dollars(p: &Prepared) -> Vec<f64> {
+    let mut of = vec![0.0; p.resources()];
+    for (t, target) in p.d.targets.iter().enumerate() {
+        if let Some(r) = p.rates_of(t).find(|r| p.cap(*r).is_finite()) {
+            of[r] = target.dollars * target.count * p.d.goal.demand.unwrap_or(0.0) / p.cap(r);
+        }
+    }
+    of
 }
 
-fn least_time(c: &Choice) -> f64 {
-    match c.place {
-        Place::Whole(_) => c.time,
-        Place::Copied { .. } => (c.hit * c.served + (1.0 - c.hit) * (c.missed + c.time)).min(c.time),
+impl Onward {
+    /// Loads if every packet goes on as is cheapest for it.
+    fn followed(&self, p: &Prepared, root: &Walk) -> Vec<f64> {
+        let mut loads = root.loads.clone();
+        for (k, class) in p.d.classes.iter().enumerate() {
+            let mut mass = root.stands(k).1.to_vec();
+            for (i, s) in class.path.iter().enumerate() {
+                let mut next = vec![0.0; mass.len()];
+                for t in (0..mass.len()).filter(|t| mass[*t] > 0.0) {
+                    let c = &p.choices[*s][self.chosen[k][i][t]];
+                    let mut go = |from: usize, to: usize, part: f64, work: f64| {
+                        p.each_load(k, i, from, to, &mut |r, load, _| {
+                            if let Some(r) = r {
+                                loads[r] += part * load;
+                            }
+                        });
+                        if p.d.targets[to].cores.is_some() {
+                            loads[p.time_of(to)] += part * work;
+                        }
+                    };
+                    match c.place {
+                        Place::Copied { front, back, .. } if t != back => {
+                            let missed = mass[t] * (1.0 - c.hit);
+                            go(t, front, mass[t], c.hit * c.served + (1.0 - c.hit) * c.missed);
+                            go(front, back, missed, c.time);
+                            next[front] += mass[t] - missed;
+                            next[back] += missed;
+                        }
+                        place => {
+                            go(t, place.whole(), mass[t], c.time);
+                            next[place.whole()] += mass[t];
+                        }
+                    }
+                }
+                mass = next;
+            }
+            for t in (0..mass.len()).filter(|t| mass[*t] > 0.0) {
+                p.each_load(k, class.path.len(), t, class.leaves, &mut |r, load, _| {
+                    if let Some(r) = r {
+                        loads[r] += mass[t] * load;
+                    }
+                });
+            }
+        }
+        loads
     }
 }

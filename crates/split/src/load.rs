@@ -163,36 +163,74 @@ impl<'d> Prepared<'d> {
         }
     }
 
-    /// The number of a target's time.
-    pub(crate) fn time_of(&self, t: usize) -> usize {
+    /// The number of the resource that is the time of a target's cores.
+    pub fn time_of(&self, t: usize) -> usize {
         t * OF_TARGET + TIME
     }
 
-    /// What a move of a class's packets between its stages `i` - 1 and `i` loads, beside what the targets do: for a linear program.
-    pub fn cost_of_move(&self, class: usize, i: usize, from: usize, to: usize) -> Option<Vec<(usize, f64)>> {
-        let mut walk = Walk::new(self);
-        let before = walk.loads.clone();
+    /// Every load that a move of one packet of a class makes in front of its stage `i`, and its time; behind the last stage what leaving
+    /// makes too. False if it cannot move so.
+    pub fn each_load(
+        &self,
+        class: usize,
+        i: usize,
+        from: usize,
+        to: usize,
+        each: &mut dyn FnMut(Option<usize>, f64, f64),
+    ) -> bool {
         let c = &self.d.classes[class];
-        let handed = if i == 0 || i == c.path.len() { 0.0 } else { self.d.stages[c.path[i - 1]].hands };
-        walk.carry(self, from, to, c.share, &Carried { class, bytes: self.bytes[class][i], handed });
-        let added = walk.loads.iter().zip(&before).map(|(a, b)| a - b).enumerate();
-        (walk.lacking == 0.0).then(|| added.filter(|(_, load)| *load > 0.0).collect())
+        let last = i == c.path.len();
+        let bytes = self.bytes[class][i];
+        if last {
+            each(Some(c.leaves * OF_TARGET + OUT), 8.0 * (bytes + WIRE_BYTES), 0.0);
+        }
+        if from == to {
+            return true;
+        }
+        let handed = if i == 0 || last { 0.0 } else { self.d.stages[c.path[i - 1]].hands };
+        let Some(route) = self.routes[from][to].as_ref().filter(|r| handed <= r.metadata) else { return false };
+        for &(l, against, behind) in &route.hops {
+            let (link, target) = (&self.d.links[l], &self.d.targets[behind]);
+            let base = self.base(l, against);
+            let bytes = link.slice.map_or(bytes, |s| s.min(bytes)) + handed;
+            each(Some(base), 8.0 * (bytes + WIRE_BYTES), link.latency);
+            each(Some(base + 2), 1.0, 0.0);
+            each(Some(behind * OF_TARGET + VISITS), 1.0, target.packet + target.latency);
+            if target.cores.is_some() {
+                each(Some(self.time_of(behind)), target.packet, 0.0);
+            }
+        }
+        true
+    }
+
+    /// The number of a link's bits in a direction; its packets are two further.
+    fn base(&self, l: usize, against: bool) -> usize {
+        self.d.targets.len() * OF_TARGET + l * OF_LINK + usize::from(against)
+    }
+
+    /// Resources of a target that traffic uses up: time, visits, ports.
+    pub(crate) fn rates_of(&self, t: usize) -> impl Iterator<Item = usize> {
+        [TIME, VISITS, IN, OUT].into_iter().map(move |r| t * OF_TARGET + r)
+    }
+
+    /// Whether a resource is changes of tables by packets.
+    pub(crate) fn is_writes(&self, r: usize) -> bool {
+        matches!(self.resource(r), Resource::Writes(_))
+    }
+
+    /// What a move of a class's packets loads, for a linear program; None if it cannot be.
+    pub fn cost_of_move(&self, class: usize, i: usize, from: usize, to: usize) -> Option<Vec<(usize, f64)>> {
+        let mut loads = Vec::new();
+        let share = self.d.classes[class].share;
+        let ports = self.d.classes[class].leaves * OF_TARGET + OUT;
+        let can = self.each_load(class, i, from, to, &mut |r, load, _| loads.extend(r.filter(|r| *r != ports).map(|r| (r, share * load))));
+        can.then_some(loads)
     }
 
     /// Bits that leave by a target's ports for a packet.
     pub fn leaving(&self, t: usize) -> f64 {
         let bits = |(c, bytes): (&crate::description::Class, &Vec<f64>)| c.share * 8.0 * (bytes[c.path.len()] + WIRE_BYTES);
         self.d.classes.iter().zip(&self.bytes).filter(|(c, _)| c.leaves == t).map(bits).sum()
-    }
-
-    /// The number of the resource that is the time of a target's cores.
-    pub fn time_number(&self, t: usize) -> usize {
-        self.time_of(t)
-    }
-
-    /// Share of the packets that pass a stage.
-    pub(crate) fn share(&self, stage: usize) -> f64 {
-        self.shares[stage]
     }
 
     /// The whole split.
@@ -430,12 +468,18 @@ impl Walk {
         for &(l, against, behind) in &route.hops {
             let link = &p.d.links[l];
             let bytes = link.slice.map_or(what.bytes, |s| s.min(what.bytes)) + what.handed;
-            let base = p.d.targets.len() * OF_TARGET + l * OF_LINK + usize::from(against);
+            let base = p.base(l, against);
             self.loads[base] += mass * 8.0 * (bytes + WIRE_BYTES);
             self.loads[base + 2] += mass;
             self.latency[what.class] += mass * link.latency;
             self.visit(&p.d.targets[behind], behind, what.class, mass);
         }
+    }
+
+    /// Where the packets of a class are: in front of which of its stages, how many at which target.
+    pub(crate) fn stands(&self, class: usize) -> (usize, &[f64]) {
+        let at = &self.classes[class];
+        (at.position, &at.mass)
     }
 
     /// What the scarcest resource allows, and which it is.

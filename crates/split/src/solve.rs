@@ -49,7 +49,7 @@ struct Search<'p, 'd> {
     p: &'p Prepared<'d>,
     order: &'p [usize],
     allowed: &'p [Vec<usize>],
-    bounds: Bounds,
+    bounds: &'p Bounds,
     best: Option<Known>,
     steps: u64,
     limit: u64,
@@ -66,11 +66,12 @@ pub fn solve(p: &Prepared, allowed: &[Vec<usize>], effort: Effort) -> Option<Sol
     if order.iter().any(|s| allowed[*s].is_empty()) {
         return None;
     }
+    let bounds = Bounds::new(p, allowed);
     let search = |best, limit| Search {
         p,
         order: &order,
         allowed,
-        bounds: Bounds::new(p, &order, allowed),
+        bounds: &bounds,
         best,
         steps: 0,
         limit,
@@ -79,7 +80,7 @@ pub fn solve(p: &Prepared, allowed: &[Vec<usize>], effort: Effort) -> Option<Sol
     let mut split = vec![usize::MAX; p.d.stages.len()];
     // Small ones are done before a search that proves nothing would be.
     let mut quick = search(None, effort.steps.min(QUICK));
-    let bound = quick.bounds.of(p, &root, 0).carried;
+    let bound = p.d.goal.demand.unwrap_or(f64::INFINITY).min(bounds.of(p, &root).carried);
     quick.branch(&root, 0, &mut split);
     if quick.steps < quick.limit {
         let Known { split, outcome } = quick.best?;
@@ -132,8 +133,10 @@ impl Search<'_, '_> {
             let mut walk = walk.clone();
             walk.assign(self.p, stage, choice);
             if walk.can_be(self.p) {
-                let bound = self.bounds.of(self.p, &walk, depth + 1);
-                next.push((bound, choice, walk));
+                let bound = self.bounds.of(self.p, &walk);
+                if bound.carried > 0.0 {
+                    next.push((bound, choice, walk));
+                }
             }
         }
         next.sort_by(|a, b| order_of(&a.0, &b.0));

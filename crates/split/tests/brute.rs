@@ -89,9 +89,10 @@ fn large_descriptions_are_solved_too() {
         let size = Size { stages: 60, targets: 12, classes: 3, copies: false, demand: seed == 8, hands: false, room: 8.0 };
         let d = random(seed, &size);
         let p = Prepared::new(&d);
+        let begun = std::time::Instant::now();
         let found = solve(&p, &all(&p), Effort::SHORT).expect("a split");
         let o = &found.outcome;
-        println!("seed {seed}: {:.3e} of at most {:.3e} pps, {} dollars, proved {}", o.carried, found.bound, o.dollars, found.proved);
+        println!("seed {seed}: {:.3e} of at most {:.3e} pps, {} dollars, proved {}, {:?}", o.carried, found.bound, o.dollars, found.proved, begun.elapsed());
         assert!(found.bound >= o.carried * 0.999_999 && o.carried > 0.0, "{found:?}");
     }
 }

@@ -55,7 +55,7 @@ fn program(d: &Description, p: &Prepared) -> Option<f64> {
     for (s, choices) in p.choices.iter().enumerate() {
         problem = problem.with(constraint!(x[s].iter().sum::<Expression>() == 1.0));
         for (c, choice) in choices.iter().enumerate() {
-            loads[p.time_number(choice.place.whole())] += d.share_of(s) * choice.time * x[s][c];
+            loads[p.time_of(choice.place.whole())] += d.share_of(s) * choice.time * x[s][c];
         }
     }
     for (t, target) in d.targets.iter().enumerate() {
