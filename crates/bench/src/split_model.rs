@@ -117,7 +117,8 @@ type Fit = Vec<(u64, Costs, Costs)>;
 
 /// A target of the description: a fixed part of each packet, and a read by the bytes of the tables.
 fn target(name: &str, fit: &Fit, of: fn(&Costs) -> f64) -> String {
-    let fixed = fit.iter().map(|(_, local, peers)| (2.0 * of(local) - of(peers)).max(0.0)).sum::<f64>() / fit.len() as f64;
+    let fixed =
+        fit.iter().map(|(_, local, peers)| (2.0 * of(local) - of(peers)).max(0.0)).sum::<f64>() / fit.len() as f64;
     let read = |(bytes, local, peers): &(u64, Costs, Costs)| {
         format!("{{bytes: {bytes}B, time: {:.3}ns}}", ((of(local) - fixed + (of(peers) - fixed) / 2.0) / 2.0).max(0.0))
     };
@@ -178,7 +179,9 @@ pub fn split_model(context: &Context) -> Result<Report, Error> {
         let predicted = predicted(&fit, bytes, software)?;
         let error = 100.0 * (predicted / measured - 1.0);
         errors.push(error.abs());
-        for (what, value) in [("measured_mpps", measured / 1e6), ("predicted_mpps", predicted / 1e6), ("error_percent", error)] {
+        for (what, value) in
+            [("measured_mpps", measured / 1e6), ("predicted_mpps", predicted / 1e6), ("error_percent", error)]
+        {
             details.push((format!("{name}_{what}"), report::round(value)));
         }
     }
@@ -189,7 +192,9 @@ pub fn split_model(context: &Context) -> Result<Report, Error> {
         report.detail(&name, value);
     }
     for (bytes, local, peers) in &fit {
-        for (what, value) in [("xdp_local", local.xdp), ("xdp_peers", peers.xdp), ("user_local", local.user), ("user_peers", peers.user)] {
+        for (what, value) in
+            [("xdp_local", local.xdp), ("xdp_peers", peers.xdp), ("user_local", local.user), ("user_peers", peers.user)]
+        {
             report.detail(&format!("{what}_at_{bytes}_bytes_ns"), report::round(value));
         }
     }

@@ -14,7 +14,8 @@ fn split(args: &[&str]) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tunny-lab"));
     let out = command.args(["plan", "split"]).args(args).current_dir(folder()).env("COLUMNS", "160").output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
-    (out.status.code().unwrap(), text(&out.stdout), text(&out.stderr))
+    // On a busy machine it says that it is still at it.
+    (out.status.code().unwrap(), text(&out.stdout), text(&out.stderr).replace("tunny-lab: solving\n", ""))
 }
 
 fn files(folder: &Path) -> Vec<PathBuf> {
@@ -29,7 +30,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 fn what_is_said_of_each_file() {
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/split");
     let (examples, own) = (files(&examples), files(&folder()));
-    assert!(examples.len() >= 6 && own.len() >= 3, "{examples:?} {own:?}");
+    assert!(examples.len() >= 7 && own.len() >= 3, "{examples:?} {own:?}");
     let mut wrong = Vec::new();
     for file in examples.iter().chain(&own) {
         let name = file.file_name().unwrap().to_str().unwrap();
@@ -55,7 +56,8 @@ fn json_says_the_same() {
     let json = || -> Value { serde_json::from_str(&split(&[example, "-o", "json"]).1).unwrap() };
     let answer = json();
     assert_eq!(answer, json());
-    let on = |stage: &str| answer["stages"].as_array().unwrap().iter().find(|s| s["name"] == stage).unwrap()["on"].clone();
+    let on =
+        |stage: &str| answer["stages"].as_array().unwrap().iter().find(|s| s["name"] == stage).unwrap()["on"].clone();
     assert_eq!((on("overlay"), on("tag")), ("server".into(), "switch".into()));
     assert_eq!((&answer["proved"], &answer["binding"]), (&true.into(), &"bits from server to switch".into()));
     assert!(answer["figures"].as_array().unwrap().iter().any(|f| f["source"]["is"] == "assumed"));
@@ -71,7 +73,12 @@ fn less_is_said_where_less_is_wanted() {
     let (_, figures, _) = split(&[example, "--why", "none", "--figures"]);
     assert!(figures.contains("2_000_000 from Triton §3") && !none.contains("2_000_000 from Triton §3"), "{figures}");
     let (status, targets, _) = split(&["--targets"]);
-    assert!(status == 0 && ["xdp-core", "user-core", "commodity-switch", "tofino", "u250", "gpu"].iter().all(|t| targets.contains(&format!("like: {t}"))));
+    assert!(
+        status == 0
+            && ["xdp-core", "user-core", "commodity-switch", "tofino", "u250", "gpu"]
+                .iter()
+                .all(|t| targets.contains(&format!("like: {t}")))
+    );
 }
 
 #[test]

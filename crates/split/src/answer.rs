@@ -186,7 +186,7 @@ fn nothing(d: &Description, p: &Prepared, figures: Vec<Given>) -> Answer {
         };
         Stage {
             name: d.stages[s].name.clone(),
-            on: if p.choices[s].is_empty() { "nowhere".into() } else { "?".into() },
+            on: could_be(d, p, s),
             copy: None,
             not: (0..d.targets.len()).filter_map(bar).collect(),
             moves_if: Vec::new(),
@@ -208,6 +208,16 @@ fn nothing(d: &Description, p: &Prepared, figures: Vec<Given>) -> Answer {
     }
 }
 
+/// The targets on which a stage by itself could be.
+fn could_be(d: &Description, p: &Prepared, s: usize) -> String {
+    let mut names: Vec<&str> = p.choices[s].iter().map(|c| d.targets[c.place.whole()].name.as_str()).collect();
+    names.dedup();
+    match names.is_empty() {
+        true => "nowhere".into(),
+        false => format!("could be on {}", names.join(", ")),
+    }
+}
+
 fn stage(d: &Description, p: &Prepared, r: &Reasoned, s: usize) -> Stage {
     let name = |t: usize| d.targets[t].name.clone();
     let copy = match r.places[s] {
@@ -217,9 +227,19 @@ fn stage(d: &Description, p: &Prepared, r: &Reasoned, s: usize) -> Stage {
             Some(Copy { on: name(front), entries, serves: hit })
         }
     };
-    let not = r.others[s].iter().enumerate().filter_map(|(t, other)| Some(Not { on: name(t), why: other_says(other)? })).collect();
+    let not = r.others[s]
+        .iter()
+        .enumerate()
+        .filter_map(|(t, other)| Some(Not { on: name(t), why: other_says(other)? }))
+        .collect();
     let moves = |f: &Flip| MovesIf { figure: f.figure.says(d), from: f.from, to: f.to, on: place_says(d, &f.place) };
-    Stage { name: d.stages[s].name.clone(), on: name(r.places[s].whole()), copy, not, moves_if: r.flips[s].iter().map(moves).collect() }
+    Stage {
+        name: d.stages[s].name.clone(),
+        on: name(r.places[s].whole()),
+        copy,
+        not,
+        moves_if: r.flips[s].iter().map(moves).collect(),
+    }
 }
 
 fn targets(d: &Description, r: &Reasoned) -> Vec<Target> {
@@ -267,7 +287,11 @@ fn not_worth(d: &Description, s: usize, place: &Place, gain: &Gain) -> String {
         Gain::Latency(s) => format!("{} of the time", percent(*s)),
         Gain::Nothing => "nothing".into(),
     };
-    format!("a copy of {} entries of {stage} on {front} would gain {gains}; worth it is {}", short(entries), percent(d.goal.worth))
+    format!(
+        "a copy of {} entries of {stage} on {front} would gain {gains}; worth it is {}",
+        short(entries),
+        percent(d.goal.worth)
+    )
 }
 
 fn loses(gain: &Gain) -> String {
@@ -301,8 +325,12 @@ fn barred_says(barred: &Barred) -> String {
         Barred::Memory { table, why: NoMemory::Room { pool, needs, has } } => {
             format!("{table} takes {} of {pool}, which has {}", short(*needs), short(*has))
         }
-        Barred::Changes { needs, most } => format!("{} changes a second, the target takes {}", short(*needs), short(*most)),
-        Barred::Revisions { needs, most } => format!("{} revisions a year, the target takes {}", short(*needs), short(*most)),
+        Barred::Changes { needs, most } => {
+            format!("{} changes a second, the target takes {}", short(*needs), short(*most))
+        }
+        Barred::Revisions { needs, most } => {
+            format!("{} revisions a year, the target takes {}", short(*needs), short(*most))
+        }
     }
 }
 
@@ -331,7 +359,13 @@ pub fn short(v: f64) -> String {
         Some((scale, unit)) => (v / scale, unit),
         None => (v, ""),
     };
-    let digits = if v >= 100.0 || v == v.floor() { 0 } else if v >= 10.0 { 1 } else { 2 };
+    let digits = if v >= 100.0 || v == v.floor() {
+        0
+    } else if v >= 10.0 {
+        1
+    } else {
+        2
+    };
     let text = format!("{v:.digits$}");
     let text = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_string() } else { text };
     match text == "0" && v > 0.0 {
@@ -343,9 +377,10 @@ pub fn short(v: f64) -> String {
 /// A share as percent.
 pub fn percent(share: f64) -> String {
     let percent = share * 100.0;
-    match percent > 0.0 && percent < 1.0 {
-        true => format!("{percent:.2}%"),
-        false => format!("{}%", short((percent * 10.0).round() / 10.0)),
+    match percent {
+        p if p > 0.0 && p < 0.005 => "less than 0.01%".into(),
+        p if p > 0.0 && p < 1.0 => format!("{p:.2}%"),
+        p => format!("{}%", short((p * 10.0).round() / 10.0)),
     }
 }
 

@@ -223,13 +223,16 @@ impl<'d> Prepared<'d> {
         let mut loads = Vec::new();
         let share = self.d.classes[class].share;
         let ports = self.d.classes[class].leaves * OF_TARGET + OUT;
-        let can = self.each_load(class, i, from, to, &mut |r, load, _| loads.extend(r.filter(|r| *r != ports).map(|r| (r, share * load))));
+        let can = self.each_load(class, i, from, to, &mut |r, load, _| {
+            loads.extend(r.filter(|r| *r != ports).map(|r| (r, share * load)))
+        });
         can.then_some(loads)
     }
 
     /// Bits that leave by a target's ports for a packet.
     pub fn leaving(&self, t: usize) -> f64 {
-        let bits = |(c, bytes): (&crate::description::Class, &Vec<f64>)| c.share * 8.0 * (bytes[c.path.len()] + WIRE_BYTES);
+        let bits =
+            |(c, bytes): (&crate::description::Class, &Vec<f64>)| c.share * 8.0 * (bytes[c.path.len()] + WIRE_BYTES);
         self.d.classes.iter().zip(&self.bytes).filter(|(c, _)| c.leaves == t).map(bits).sum()
     }
 
@@ -263,7 +266,9 @@ fn routes(d: &Description) -> Vec<Vec<Option<Route>>> {
                 // A visit on the way costs time too.
                 let time = time + link.latency + d.targets[b].latency + d.targets[b].packet;
                 let known = best[from][b].as_ref();
-                let shorter = known.is_none_or(|(t, r)| by(time, *t).then(route.hops.len().cmp(&r.hops.len().saturating_sub(1))).is_lt());
+                let shorter = known.is_none_or(|(t, r)| {
+                    by(time, *t).then(route.hops.len().cmp(&r.hops.len().saturating_sub(1))).is_lt()
+                });
                 if shorter && from != b {
                     let metadata = route.metadata.min(link.metadata);
                     best[from][b] = Some((time, Route { hops: [&route.hops[..], &[(l, back, b)]].concat(), metadata }));

@@ -2,7 +2,7 @@
 //! Where a stage can be: on one target, or its whole on one and a copy of its most used entries on another in front; and
 //! why it cannot be on the others.
 
-use crate::description::{Description, Stage, Table, Target, Unit};
+use crate::description::{Description, Stage, Table, Target};
 use crate::memory::{self, NoMemory};
 
 /// Where a stage is.
@@ -134,7 +134,8 @@ fn behind(copy: &Choice, back: &Choice, hot: &Table, entries: f64, missed: f64) 
 
 /// Sizes of copies of a table on a target.
 fn copies(target: &Target, hot: &Table) -> Vec<f64> {
-    let Some(most) = target.memory.iter().filter(|p| p.holds.contains(&hot.kind)).map(|p| memory::most(p, hot)).reduce(f64::min)
+    let Some(most) =
+        target.memory.iter().filter(|p| p.holds.contains(&hot.kind)).map(|p| memory::most(p, hot)).reduce(f64::min)
     else {
         return Vec::new();
     };
@@ -195,11 +196,6 @@ fn between(points: &[(f64, f64)], x: f64) -> f64 {
     let (to, y) = points[next];
     let Some(&(from, before)) = next.checked_sub(1).map(|i| &points[i]) else { return y };
     before + (y - before) * (x / from).ln() / (to / from).ln()
-}
-
-/// Whether a part of memory is counted in blocks.
-pub fn in_blocks(unit: &Unit) -> bool {
-    matches!(unit, Unit::Blocks(_))
 }
 
 #[cfg(test)]

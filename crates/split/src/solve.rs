@@ -67,15 +67,7 @@ pub fn solve(p: &Prepared, allowed: &[Vec<usize>], effort: Effort) -> Option<Sol
         return None;
     }
     let bounds = Bounds::new(p, allowed);
-    let search = |best, limit| Search {
-        p,
-        order: &order,
-        allowed,
-        bounds: &bounds,
-        best,
-        steps: 0,
-        limit,
-    };
+    let search = |best, limit| Search { p, order: &order, allowed, bounds: &bounds, best, steps: 0, limit };
     let root = Walk::new(p);
     let mut split = vec![usize::MAX; p.d.stages.len()];
     // Small ones are done before a search that proves nothing would be.

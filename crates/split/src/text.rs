@@ -28,16 +28,23 @@ pub fn text(a: &Answer, all: bool) -> String {
 }
 
 fn head(out: &mut String, a: &Answer, c: &Comes) {
-    *out += &format!("{}: {}pps ({}bit/s), {} dollars, {} a packet\n", a.name, short(c.pps), short(c.bits), short(c.dollars), time(c.latency_ns));
+    *out += &format!(
+        "{}: {}pps ({}bit/s), {} dollars, {} a packet\n",
+        a.name,
+        short(c.pps),
+        short(c.bits),
+        short(c.dollars),
+        time(c.latency_ns)
+    );
     if let Some(demand) = c.demand_pps {
         *out += &match c.pps < demand * 0.999_999 {
             true => format!("The demand of {}pps is not carried.\n", short(demand)),
             false => format!("The demand is carried; all instances together could carry {}pps.\n", short(c.most_pps)),
         };
     }
-    *out += &match c.demand_pps {
-        None => format!("Limited by {}.\n", a.binding),
-        Some(_) => format!("More would first be limited by {}.\n", a.binding),
+    *out += &match c.most_pps > c.pps * 1.000_001 {
+        false => format!("Limited by {}.\n", a.binding),
+        true => format!("More would first be limited by {}.\n", a.binding),
     };
     *out += &match a.proved {
         true => "No split is better: all were looked at, or bounded.\n".to_string(),
@@ -72,7 +79,13 @@ fn body(out: &mut String, a: &Answer) {
     let moving: Vec<&Stage> = a.stages.iter().filter(|s| !s.moves_if.is_empty()).collect();
     if !moving.is_empty() {
         *out += "\nA single figure that would move a stage\n";
-        let rows = moving.iter().flat_map(|s| s.moves_if.iter().take(SHOWN).enumerate().map(|(i, m)| [if i == 0 { s.name.clone() } else { String::new() }, moves(m)]));
+        let rows = moving.iter().flat_map(|s| {
+            s.moves_if
+                .iter()
+                .take(SHOWN)
+                .enumerate()
+                .map(|(i, m)| [if i == 0 { s.name.clone() } else { String::new() }, moves(m)])
+        });
         *out += &columns(rows);
     }
 }
@@ -94,7 +107,9 @@ fn target(t: &Target) -> [String; 2] {
     let memory: Vec<String> = t
         .memory
         .iter()
-        .map(|(name, taken, room, unit)| format!("{name} {} ({} of {} {unit})", percent(taken / room), short(*taken), short(*room)))
+        .map(|(name, taken, room, unit)| {
+            format!("{name} {} ({} of {} {unit})", percent(taken / room), short(*taken), short(*room))
+        })
         .collect();
     let memory = if memory.is_empty() { String::new() } else { format!("; {}", memory.join(", ")) };
     [t.name.clone(), format!("{} for {} dollars{memory}", short(t.count), short(t.dollars))]

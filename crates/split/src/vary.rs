@@ -78,7 +78,11 @@ impl Figure {
             all.extend([Figure::Cores(t), Figure::Dollars(t), Figure::Visits(t)]);
         }
         all.extend((0..d.links.len()).flat_map(|l| [Figure::LinkBits(l), Figure::Metadata(l)]));
-        all.extend((0..d.classes.len()).filter(|c| d.classes.len() > 1 && d.classes[*c].path.contains(&stage)).map(Figure::Share));
+        all.extend(
+            (0..d.classes.len())
+                .filter(|c| d.classes.len() > 1 && d.classes[*c].path.contains(&stage))
+                .map(Figure::Share),
+        );
         all.retain(|f| f.value(d) > 0.0);
         if s.needs.iter().any(|(n, _)| !d.targets[target].operations.contains_key(n)) {
             all.push(Figure::Able(target, stage));
@@ -128,7 +132,10 @@ impl Figure {
                     return None;
                 }
                 let others = (1.0 - value) / (1.0 - before);
-                d.classes.iter_mut().enumerate().for_each(|(i, class)| class.share = if i == c { value } else { class.share * others });
+                d.classes
+                    .iter_mut()
+                    .enumerate()
+                    .for_each(|(i, class)| class.share = if i == c { value } else { class.share * others });
             }
             Figure::Able(t, s) => {
                 for (needed, _) in &d.stages[s].needs {
@@ -175,7 +182,13 @@ impl Figure {
 }
 
 /// The nearest values of single figures with which a stage is no longer where it is, the nearest first.
-pub fn flips(d: &Description, stage: usize, place: Place, figures: &[Figure], without: &dyn Fn(&Prepared) -> Vec<Vec<usize>>) -> Vec<Flip> {
+pub fn flips(
+    d: &Description,
+    stage: usize,
+    place: Place,
+    figures: &[Figure],
+    without: &dyn Fn(&Prepared) -> Vec<Vec<usize>>,
+) -> Vec<Flip> {
     let goes = |figure: &Figure, value: f64| -> Option<Place> {
         let varied = figure.with(d, value)?;
         let p = Prepared::new(&varied);

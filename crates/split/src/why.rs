@@ -123,7 +123,8 @@ pub fn reasons(d: &Description, depth: &Depth) -> Option<Reasoned> {
         places,
     };
     for s in 0..d.stages.len() {
-        let others = (0..d.targets.len()).map(|t| elsewhere(&p, &mut reasoned, &found, &without, (s, t), depth)).collect();
+        let others =
+            (0..d.targets.len()).map(|t| elsewhere(&p, &mut reasoned, &found, &without, (s, t), depth)).collect();
         reasoned.others.push(others);
     }
     if depth.flips {

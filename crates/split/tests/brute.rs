@@ -72,7 +72,10 @@ fn the_model_says_what_its_twin_says() {
                 (None, None) => {}
                 (Some(o), Some((most, latency))) => {
                     let near = |a: f64, b: f64| a == b || (a - b).abs() <= 1e-9 * a.abs().max(b.abs());
-                    assert!(near(o.most, most) && near(o.latency, latency), "seed {seed}, {s:?}: {o:?}, twin {most} {latency}");
+                    assert!(
+                        near(o.most, most) && near(o.latency, latency),
+                        "seed {seed}, {s:?}: {o:?}, twin {most} {latency}"
+                    );
                     compared += 1;
                 }
                 (a, b) => panic!("seed {seed}, {s:?}: model {a:?}, twin {b:?}"),
@@ -86,13 +89,21 @@ fn the_model_says_what_its_twin_says() {
 #[test]
 fn large_descriptions_are_solved_too() {
     for seed in [7, 8] {
-        let size = Size { stages: 60, targets: 12, classes: 3, copies: false, demand: seed == 8, hands: false, room: 8.0 };
+        let size =
+            Size { stages: 60, targets: 12, classes: 3, copies: false, demand: seed == 8, hands: false, room: 8.0 };
         let d = random(seed, &size);
         let p = Prepared::new(&d);
         let begun = std::time::Instant::now();
         let found = solve(&p, &all(&p), Effort::SHORT).expect("a split");
         let o = &found.outcome;
-        println!("seed {seed}: {:.3e} of at most {:.3e} pps, {} dollars, proved {}, {:?}", o.carried, found.bound, o.dollars, found.proved, begun.elapsed());
+        println!(
+            "seed {seed}: {:.3e} of at most {:.3e} pps, {} dollars, proved {}, {:?}",
+            o.carried,
+            found.bound,
+            o.dollars,
+            found.proved,
+            begun.elapsed()
+        );
         assert!(found.bound >= o.carried * 0.999_999 && o.carried > 0.0, "{found:?}");
     }
 }

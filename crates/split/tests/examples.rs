@@ -50,7 +50,14 @@ fn the_provider_edge_routes_overlays_to_the_cloud_in_software_and_the_reverse_on
 
 #[test]
 fn hot_rules_and_connections_are_copied_to_the_switch() {
-    let by_hand = ["rules server+switch", "police-customer switch", "police-vm server", "nat server+switch", "underlay switch", "tag switch"];
+    let by_hand = [
+        "rules server+switch",
+        "police-customer switch",
+        "police-vm server",
+        "nat server+switch",
+        "underlay switch",
+        "tag switch",
+    ];
     assert_eq!(of("provider-edge-functions", &[]), by_hand);
     let hot = "hot: {entries: 5% from Sailfish §4.2, packets: 95% from Sailfish §4.2}";
     let even = of("provider-edge-functions", &[(hot, "hot: even"), ("entries: 50_000", "entries: 500_000")]);
@@ -73,7 +80,10 @@ fn cofilter_sends_control_packets_to_the_processor() {
     assert_eq!(of("cofilter", &[]), ["classify asic", "state asic", "track cpu", "filter asic"]);
     let simple = [
         ("transition: 20 from CoFilter §3.1 (tens of state transitions)", "transition: 2"),
-        ("entries: 10_000_000 from CoFilter §1 (10^7), writes: 1 from CoFilter §3.1", "entries: 100_000, writes: 0.0001"),
+        (
+            "entries: 10_000_000 from CoFilter §1 (10^7), writes: 1 from CoFilter §3.1",
+            "entries: 100_000, writes: 0.0001",
+        ),
     ];
     assert_eq!(of("cofilter", &simple)[2], "track asic", "a state machine that a stateful ALU can do stays");
     assert_eq!(of("cofilter", &simple[..1])[2], "track cpu", "its memory and its changes bar it still");
@@ -110,7 +120,8 @@ fn mixtures_that_were_measured_are_predicted() {
              targets:\n  - {{name: t, like: {target}}}\n",
             100.0 - share.trim_end_matches('%').parse::<f64>().unwrap()
         );
-        let f = file::read("node", &text, &|_| Err("there is none".into())).unwrap_or_else(|e| panic!("{}", e.join("\n")));
+        let f =
+            file::read("node", &text, &|_| Err("there is none".into())).unwrap_or_else(|e| panic!("{}", e.join("\n")));
         let p = Prepared::new(&f.description);
         solve(&p, &all(&p), Effort::USUAL).unwrap().outcome.most
     };

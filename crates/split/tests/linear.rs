@@ -17,7 +17,8 @@ use split::solve::{all, solve, Effort};
 fn program(d: &Description, p: &Prepared) -> Option<f64> {
     let mut vars = variables!();
     let u = vars.add(variable().min(0.0));
-    let x: Vec<Vec<Variable>> = p.choices.iter().map(|c| c.iter().map(|_| vars.add(variable().binary())).collect()).collect();
+    let x: Vec<Vec<Variable>> =
+        p.choices.iter().map(|c| c.iter().map(|_| vars.add(variable().binary())).collect()).collect();
     let mut loads: Vec<Expression> = vec![Expression::from(0.0); p.resources()];
     let mut products = Vec::new();
     // What a move costs is read off the model: a walk of one class with one stage on each side.
@@ -63,7 +64,8 @@ fn program(d: &Description, p: &Prepared) -> Option<f64> {
             let mut taken = Expression::from(0.0);
             for (s, choices) in p.choices.iter().enumerate() {
                 for (c, choice) in choices.iter().enumerate() {
-                    taken += choice.memory.iter().filter(|m| (m.0, m.1) == (t, pool)).map(|m| m.2).sum::<f64>() * x[s][c];
+                    taken +=
+                        choice.memory.iter().filter(|m| (m.0, m.1) == (t, pool)).map(|m| m.2).sum::<f64>() * x[s][c];
                 }
             }
             problem = problem.with(constraint!(taken / room.room <= 1.0));
@@ -118,7 +120,11 @@ fn a_linear_program_finds_no_better_and_no_worse() {
             (None, None) => {}
             (Some(found), Some(u)) => {
                 let rate = 1.0 / u;
-                assert!((found.outcome.most / rate - 1.0).abs() < 1e-4, "seed {seed}: {} and {rate}", found.outcome.most);
+                assert!(
+                    (found.outcome.most / rate - 1.0).abs() < 1e-4,
+                    "seed {seed}: {} and {rate}",
+                    found.outcome.most
+                );
                 compared += 1;
             }
             (found, wanted) => panic!("seed {seed}: {found:?}, linear program {wanted:?}"),

@@ -16,7 +16,10 @@ const TCAM: [&str; 2] = ["lpm", "ternary"];
 pub(super) fn fill(named: &str, pipes: &str, t: &mut Target) -> Result<Vec<Figure>, (&'static str, String)> {
     let Some(text) = chip::profile::built_in(named) else {
         let known: Vec<&str> = chip::profile::BUILT_IN.iter().map(|(n, _)| *n).collect();
-        return Err(("chip", format!("`{named}` is none of the chips that come with the program: {}", known.join(", "))));
+        return Err((
+            "chip",
+            format!("`{named}` is none of the chips that come with the program: {}", known.join(", ")),
+        ));
     };
     let p = chip::profile::parse(&format!("{named}.yaml"), text).map_err(|e| ("chip", e.to_string()))?;
     let step = |wanted: &str| techniques().into_iter().find(|(n, _)| *n == wanted).map_or(Techniques::NONE, |(_, t)| t);

@@ -59,10 +59,8 @@ pub struct Results {
 }
 
 /// The current results of this repository, which descriptions use that name no others.
-const CURRENT: (&str, &str) = (
-    "docs/results/2026-11-23-release.json",
-    include_str!("../../../../docs/results/2026-11-23-release.json"),
-);
+const CURRENT: (&str, &str) =
+    ("docs/results/2026-11-23-release.json", include_str!("../../../../docs/results/2026-11-23-release.json"));
 
 impl Results {
     /// Reads a file of results.
@@ -114,7 +112,12 @@ fn short(v: f64) -> String {
 }
 
 fn value(text: &str, unit: Unit) -> Result<f64, String> {
-    let number = |text: &str| text.replace('_', "").parse::<f64>().ok().filter(|v| v.is_finite() && *v >= 0.0 && !text.starts_with(['+', '-']));
+    let number = |text: &str| {
+        text.replace('_', "")
+            .parse::<f64>()
+            .ok()
+            .filter(|v| v.is_finite() && *v >= 0.0 && !text.starts_with(['+', '-']))
+    };
     match unit {
         Unit::Number => number(text).ok_or_else(|| format!("`{text}` is no number from 0 on")),
         Unit::Share => {

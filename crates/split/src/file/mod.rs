@@ -46,7 +46,8 @@ pub fn read(file: &str, text: &str, load: Load) -> Result<File, Vec<String>> {
     let description = reader.description(root, load);
     match description {
         Some(description) if reader.r.errors.is_empty() => {
-            let figures = reader.figures.into_iter().map(|f| Figure { field: named_field(&description, &f.field), ..f });
+            let figures =
+                reader.figures.into_iter().map(|f| Figure { field: named_field(&description, &f.field), ..f });
             Ok(File { figures: figures.collect(), description })
         }
         _ => Err(reader.r.errors),
@@ -193,7 +194,8 @@ impl<'a> Reader<'a> {
             let why = "says of two tables which entries are hot: a copy is of one table, so divide the stage";
             self.r.wrong(f.place("tables"), &f.name("tables"), why);
         }
-        let adds = self.figure(&f, "adds", Unit::Bytes).unwrap_or(0.0) - self.figure(&f, "removes", Unit::Bytes).unwrap_or(0.0);
+        let adds = self.figure(&f, "adds", Unit::Bytes).unwrap_or(0.0)
+            - self.figure(&f, "removes", Unit::Bytes).unwrap_or(0.0);
         let hands = self.figure(&f, "hands", Unit::Bytes).unwrap_or(0.0);
         let revisions = self.figure(&f, "revisions", Unit::Number).unwrap_or(0.0);
         Some((named.clone(), Stage { name: named, needs, tables, adds, hands, revisions }))
@@ -265,11 +267,7 @@ impl<'a> Reader<'a> {
     }
 
     fn link(&mut self, node: &'a Node<'a>, path: &str, targets: &[Target]) -> Option<Link> {
-        let f = self.r.fields(
-            node,
-            path,
-            &["between", "bits", "packets", "latency", "metadata", "slice", "per"],
-        )?;
+        let f = self.r.fields(node, path, &["between", "bits", "packets", "latency", "metadata", "slice", "per"])?;
         let known: Vec<String> = targets.iter().map(|t| t.name.clone()).collect();
         let mut ends = Vec::new();
         for (node, path) in self.r.list(&f, "between") {
@@ -335,7 +333,11 @@ impl<'a> Reader<'a> {
         for (s, stage) in d.stages.iter().enumerate() {
             if d.share_of(s) == 0.0 {
                 let at = self.said[&format!("stage {}", stage.name)];
-                self.r.wrong(at, &format!("stages[{s}]"), format!("`{}` is in no path of traffic: name it in one, or leave it out", stage.name));
+                self.r.wrong(
+                    at,
+                    &format!("stages[{s}]"),
+                    format!("`{}` is in no path of traffic: name it in one, or leave it out", stage.name),
+                );
             }
         }
     }

@@ -46,11 +46,25 @@ impl<'a> Reader<'a> {
                 Some((_, text)) => self.like(&like, text, &named, &mut target),
                 None => {
                     let known: Vec<&str> = BUILT_IN.iter().map(|(n, _)| *n).collect();
-                    let why = format!("`{like}` is none of the targets that come with the program: {}", known.join(", "));
+                    let why =
+                        format!("`{like}` is none of the targets that come with the program: {}", known.join(", "));
                     self.r.wrong(f.place("like"), &f.name("like"), why);
                 }
             }
         }
+        // What the file says itself replaces what the other one says; operations are added.
+        let replaced: Vec<String> =
+            FIELDS.iter().filter(|k| **k != "operations" && f.get(k).is_some()).map(|k| format!("): {k}")).collect();
+        let own = format!("target {named} (like ");
+        self.figures.retain(|figure| {
+            let ends = |k: &String| {
+                figure
+                    .field
+                    .split_once(k.as_str())
+                    .is_some_and(|(_, rest)| rest.is_empty() || rest.starts_with(['[', '.']))
+            };
+            !(figure.field.starts_with(&own) && replaced.iter().any(ends))
+        });
         self.fill(&f, &mut target);
         self.check_target(&f, &target);
         Some((named, target))
@@ -117,7 +131,11 @@ impl<'a> Reader<'a> {
             let (bytes, time) = (self.need(&f, "bytes", Unit::Bytes), self.need(&f, "time", Unit::Time));
             let (Some(bytes), Some(time)) = (bytes, time) else { continue };
             if t.lookup.last().is_some_and(|(b, _)| *b >= bytes) || bytes <= 0.0 {
-                self.r.wrong(f.place("bytes"), &f.name("bytes"), "must be above 0B and above those before: list small tables first");
+                self.r.wrong(
+                    f.place("bytes"),
+                    &f.name("bytes"),
+                    "must be above 0B and above those before: list small tables first",
+                );
             }
             t.lookup.push((bytes, time));
         }
@@ -191,19 +209,26 @@ impl<'a> Reader<'a> {
 
     fn check_target(&mut self, f: &Fields<'a>, t: &Target) {
         if t.cores.is_none() && t.packets.is_none() {
-            self.r.wrong(f.at, &f.path, "has neither cores nor packets: say how many cores it has, or how many packets a second pass it");
+            self.r.wrong(
+                f.at,
+                &f.path,
+                "has neither cores nor packets: say how many cores it has, or how many packets a second pass it",
+            );
         }
-        let positive = [
-            ("count", Some(t.count)),
-            ("cores", t.cores),
-            ("packets", t.packets),
-            ("ports", t.ports),
-        ];
+        let positive = [("count", Some(t.count)), ("cores", t.cores), ("packets", t.packets), ("ports", t.ports)];
         for (key, _) in positive.iter().filter(|(_, v)| v.is_some_and(|v| v <= 0.0)) {
-            self.r.wrong(f.place(key), &f.name(key), "must be above nothing: leave the target out if it cannot be used");
+            self.r.wrong(
+                f.place(key),
+                &f.name(key),
+                "must be above nothing: leave the target out if it cannot be used",
+            );
         }
         if t.cores.is_none() && t.packet > 0.0 {
-            self.r.wrong(f.place("packet"), &f.name("packet"), "is time of a core, but there are no cores: say latency");
+            self.r.wrong(
+                f.place("packet"),
+                &f.name("packet"),
+                "is time of a core, but there are no cores: say latency",
+            );
         }
     }
 }

@@ -69,7 +69,12 @@ pub fn random(seed: u64, size: &Size) -> Description {
         .map(|(c, share)| {
             // Every stage is in the first class's path or the last one's.
             let mut path: Vec<usize> = (0..size.stages)
-                .filter(|s| rng.random_bool(0.6) || size.classes == 1 || c + 1 == size.classes && s % 2 == 1 || c == 0 && s % 2 == 0)
+                .filter(|s| {
+                    rng.random_bool(0.6)
+                        || size.classes == 1
+                        || c + 1 == size.classes && s % 2 == 1
+                        || c == 0 && s % 2 == 0
+                })
                 .collect();
             if path.is_empty() {
                 path.push(0);
@@ -268,7 +273,8 @@ impl Twin<'_> {
         let mut open = vec![(from, 0.0, Vec::new())];
         while let Some((at, time, hops)) = open.pop() {
             if at == to {
-                let shorter = best.as_ref().is_none_or(|(t, h)| time < t - 1e-9 || time < t + 1e-9 && hops.len() < h.len());
+                let shorter =
+                    best.as_ref().is_none_or(|(t, h)| time < t - 1e-9 || time < t + 1e-9 && hops.len() < h.len());
                 if shorter {
                     best = Some((time, hops));
                 }

@@ -47,8 +47,7 @@ const MEDIUM: usize = 150;
 /// Runs the command.
 pub fn run(args: Args, format: Format) -> anyhow::Result<ExitCode> {
     let Some(path) = &args.file else { return targets() };
-    let text =
-        model::read_text(path, FILE_MAX).map_err(|why| anyhow!("{} cannot be read: {why}", path.display()))?;
+    let text = model::read_text(path, FILE_MAX).map_err(|why| anyhow!("{} cannot be read: {why}", path.display()))?;
     let folder = path.parent().unwrap_or(Path::new(""));
     let load = |named: &str| {
         let named = folder.join(named);
