@@ -160,6 +160,17 @@ impl Bounds {
         }
     }
 
+    /// The split that most packets would choose at the best prices: a start for a search.
+    pub fn suggested(&self, p: &Prepared, allowed: &[Vec<usize>]) -> Vec<usize> {
+        let mut votes: Vec<Vec<f64>> = p.choices.iter().map(|c| vec![0.0; c.len()]).collect();
+        self.carried.1.follow(p, &Walk::new(p), &mut |s, c, mass| votes[s][c] += mass, &mut |_, _| {});
+        let most = |(s, allowed): (usize, &Vec<usize>)| {
+            let best = allowed.iter().copied().max_by(|a, b| votes[s][*a].total_cmp(&votes[s][*b]));
+            best.unwrap_or(0)
+        };
+        allowed.iter().enumerate().map(most).collect()
+    }
+
     fn at(p: &Prepared, allowed: &[Vec<usize>], of: Vec<f64>) -> (Prices, Onward) {
         let prices = Prices { of, time: 0.0 };
         let onward = Onward::new(p, allowed, &prices);
@@ -201,20 +212,34 @@ impl Onward {
     /// Loads if every packet goes on as is cheapest for it.
     fn followed(&self, p: &Prepared, root: &Walk) -> Vec<f64> {
         let mut loads = root.loads.clone();
+        self.follow(p, root, &mut |_, _, _| {}, &mut |r, load| loads[r] += load);
+        loads
+    }
+
+    /// Lets every packet go on as is cheapest for it: which choices how many take, what that loads.
+    fn follow(
+        &self,
+        p: &Prepared,
+        root: &Walk,
+        took: &mut dyn FnMut(usize, usize, f64),
+        load: &mut dyn FnMut(usize, f64),
+    ) {
         for (k, class) in p.d.classes.iter().enumerate() {
             let mut mass = root.stands(k).1.to_vec();
             for (i, s) in class.path.iter().enumerate() {
                 let mut next = vec![0.0; mass.len()];
                 for t in (0..mass.len()).filter(|t| mass[*t] > 0.0) {
-                    let c = &p.choices[*s][self.chosen[k][i][t]];
+                    let number = self.chosen[k][i][t];
+                    let c = &p.choices[*s][number];
+                    took(*s, number, mass[t]);
                     let mut go = |from: usize, to: usize, part: f64, work: f64| {
-                        p.each_load(k, i, from, to, &mut |r, load, _| {
+                        p.each_load(k, i, from, to, &mut |r, amount, _| {
                             if let Some(r) = r {
-                                loads[r] += part * load;
+                                load(r, part * amount);
                             }
                         });
                         if p.d.targets[to].cores.is_some() {
-                            loads[p.time_of(to)] += part * work;
+                            load(p.time_of(to), part * work);
                         }
                     };
                     match c.place {
@@ -234,13 +259,12 @@ impl Onward {
                 mass = next;
             }
             for t in (0..mass.len()).filter(|t| mass[*t] > 0.0) {
-                p.each_load(k, class.path.len(), t, class.leaves, &mut |r, load, _| {
+                p.each_load(k, class.path.len(), t, class.leaves, &mut |r, amount, _| {
                     if let Some(r) = r {
-                        loads[r] += mass[t] * load;
+                        load(r, mass[t] * amount);
                     }
                 });
             }
         }
-        loads
     }
 }

@@ -82,6 +82,8 @@ pub struct Outcome {
     pub latency: f64,
     /// Copies in front.
     pub copies: usize,
+    /// How much of everything is used for a packet, the scarcest counting most: what is no better by the scarcest alone may be by this.
+    pub strain: f64,
     /// How far it is from what can be: nothing, if it can be.
     pub lacking: f64,
 }
@@ -539,6 +541,18 @@ impl Walk {
         counts
     }
 
+    /// The 16th norm of what is used of each resource for a packet: near its greatest, but any use counts.
+    fn strain(&self, p: &Prepared) -> f64 {
+        let used = |i: usize| if self.loads[i] > 0.0 { self.loads[i] / self.cap(p, i).max(1e-300) } else { 0.0 };
+        let greatest = (0..self.loads.len()).map(used).fold(0.0, f64::max);
+        match greatest > 0.0 && greatest.is_finite() {
+            true => {
+                greatest * (0..self.loads.len()).map(|i| (used(i) / greatest).powi(16)).sum::<f64>().powf(1.0 / 16.0)
+            }
+            false => greatest,
+        }
+    }
+
     /// What the split comes to.
     pub fn outcome(&self, p: &Prepared) -> Outcome {
         let (most, binding) = self.most(p);
@@ -555,6 +569,7 @@ impl Walk {
             counts,
             latency: self.latency.iter().sum(),
             copies: self.copies,
+            strain: self.strain(p),
             lacking: self.lacking + self.too_many_changes(p),
         }
     }

@@ -2,7 +2,7 @@
 //! Splits bettered step by step: one stage, or some that follow each other, to another place. It proves nothing, but gives
 //! [`crate::solve`] a good split to prune by.
 
-use crate::load::{Outcome, Prepared};
+use crate::load::{by, Outcome, Prepared};
 use crate::place::Place;
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::SplitMix64;
@@ -21,18 +21,32 @@ pub struct Known {
     pub outcome: Outcome,
 }
 
+/// Whether a split carries more, or as much for fewer dollars, or as much for as many with less strain: from there something may be
+/// better, where by the scarcest resource alone all that is near is alike.
+fn eases(new: &Outcome, known: &Outcome) -> bool {
+    let order = by(new.lacking, known.lacking)
+        .then(by(known.carried, new.carried))
+        .then(by(new.dollars, known.dollars))
+        .then(by(new.strain, known.strain));
+    order.is_lt()
+}
+
 struct Search<'p, 'd> {
     p: &'p Prepared<'d>,
     allowed: &'p [Vec<usize>],
     left: u64,
+    /// Go by strain, not by time.
+    ease: bool,
 }
 
-/// Betters a split by at most so many evaluations. The same each time.
-pub fn better(p: &Prepared, allowed: &[Vec<usize>], from: Known, evaluations: u64) -> Known {
-    let mut search = Search { p, allowed, left: evaluations };
+/// Betters the first of these splits, or another one, by at most so many evaluations. The same each time.
+pub fn better(p: &Prepared, allowed: &[Vec<usize>], from: Known, others: Vec<Known>, evaluations: u64) -> Known {
+    let mut search = Search { p, allowed, left: evaluations, ease: false };
     let mut rng = SplitMix64::seed_from_u64(1);
-    let mut best = from.clone();
-    search.climb(&mut best);
+    let mut best = from;
+    for start in [vec![best.clone()], others].concat() {
+        search.both(&mut best, start);
+    }
     let n = best.split.len();
     while search.left > 0 && n > 1 {
         let mut split = best.split.clone();
@@ -42,16 +56,23 @@ pub fn better(p: &Prepared, allowed: &[Vec<usize>], from: Known, evaluations: u6
         }
         search.left -= 1;
         let outcome = p.walk(&split).outcome(p);
-        let mut tried = Known { split, outcome };
-        search.climb(&mut tried);
-        if tried.outcome.better(&best.outcome) {
-            best = tried;
-        }
+        search.both(&mut best, Known { split, outcome });
     }
     best
 }
 
 impl Search<'_, '_> {
+    /// From a start by less strain, and then to what is better.
+    fn both(&mut self, best: &mut Known, mut start: Known) {
+        for ease in [true, false] {
+            self.ease = ease;
+            self.climb(&mut start);
+        }
+        if start.outcome.better(&best.outcome) {
+            *best = start;
+        }
+    }
+
     fn climb(&mut self, known: &mut Known) {
         while self.left > 0 && (self.singles(known) || self.runs(known)) {}
     }
@@ -62,7 +83,7 @@ impl Search<'_, '_> {
         }
         self.left -= 1;
         let outcome = self.p.walk(&split).outcome(self.p);
-        let gained = outcome.better(&known.outcome);
+        let gained = if self.ease { eases(&outcome, &known.outcome) } else { outcome.better(&known.outcome) };
         if gained {
             *known = Known { split, outcome };
         }

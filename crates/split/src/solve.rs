@@ -83,7 +83,9 @@ pub fn solve(p: &Prepared, allowed: &[Vec<usize>], effort: Effort) -> Option<Sol
         let split: Vec<usize> = allowed.iter().map(|a| a[0]).collect();
         Known { outcome: p.walk(&split).outcome(p), split }
     });
-    let known = better(p, allowed, first, effort.evaluations);
+    let suggested = bounds.suggested(p, allowed);
+    let suggested = Known { outcome: p.walk(&suggested).outcome(p), split: suggested };
+    let known = better(p, allowed, first, vec![suggested], effort.evaluations);
     let known = (known.outcome.lacking == 0.0).then_some(known);
     let mut prove = search(known, effort.steps);
     prove.branch(&root, 0, &mut split);
