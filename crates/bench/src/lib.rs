@@ -49,6 +49,7 @@ pub mod sessions;
 pub mod setup;
 pub mod sizes;
 pub mod snapshot;
+pub mod split_model;
 pub mod stats;
 pub mod streams;
 mod traffic;

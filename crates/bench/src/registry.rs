@@ -3,7 +3,7 @@
 use crate::{
     agent, chip_model, classify, compact, completion, cores, cpu, delay, drive, fast_slow, filter, filter_change,
     filter_rules, isolation, latency, load, lookups, masquerade, nat, natshare, netfilter, newconn, ovs_lookup,
-    ovs_trace, peers, placement, region, rule_change, sessions, user, Context, Error, Report,
+    ovs_trace, peers, placement, region, rule_change, sessions, split_model, user, Context, Error, Report,
 };
 
 /// Which benches run together.
@@ -174,6 +174,13 @@ pub const BENCHES: &[Bench] = &[
         what: "water levels of 20 clusters with 1M heavy-tailed tenants, placed, a cluster added, made even again; entries moved, seconds a plan",
         group: Group::Own,
         run: placement::placement,
+    },
+    Bench {
+        name: "split-model",
+        unit: "percent error",
+        what: "packets a second that `plan split` predicts of XDP alone, the Rust path alone and both at once beside what is measured, the worst",
+        group: Group::Own,
+        run: split_model::split_model,
     },
     Bench {
         name: "region-load",

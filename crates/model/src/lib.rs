@@ -19,6 +19,7 @@ mod plan;
 mod prefix;
 pub mod quantity;
 mod quick;
+pub mod reading;
 mod resource;
 pub mod schema;
 mod selector;

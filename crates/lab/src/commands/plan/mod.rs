@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `tunny-lab plan`: what fits into a switch chip, and how; what changes of a region would do.
+//! `tunny-lab plan`: what fits into a switch chip, and how; what changes of a region would do; which stage belongs where.
 
 mod chip_plan;
 mod chip_text;
 mod region;
+mod split;
 mod table;
 
 use anyhow::{bail, Context};
@@ -12,7 +13,7 @@ use commandline::output::Format;
 use std::io::Read;
 use std::process::ExitCode;
 
-/// Plan tables for a switch chip: how many blocks they take, where they go, what a compression saves; and tenants on a region's clusters.
+/// Plan tables for a switch chip: how many blocks they take, where they go, what a compression saves; tenants on a region's clusters; stages on unlike targets.
 #[derive(Debug, clap::Args)]
 #[command(arg_required_else_help = true)]
 pub struct Args {
@@ -25,6 +26,7 @@ enum Command {
     Chip(Box<chip_plan::Args>),
     Table(table::Args),
     Region(region::Args),
+    Split(split::Args),
 }
 
 /// Runs the command.
@@ -33,6 +35,7 @@ pub fn run(args: Args, format: Format) -> anyhow::Result<ExitCode> {
         Command::Chip(args) => chip_plan::run(*args, format),
         Command::Table(args) => table::run(args, format),
         Command::Region(args) => region::run(args, format),
+        Command::Split(args) => split::run(args, format),
     }
 }
 

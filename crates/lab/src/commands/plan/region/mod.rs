@@ -4,7 +4,6 @@
 mod file;
 mod month;
 mod month_text;
-mod reading;
 mod scenario;
 mod text;
 

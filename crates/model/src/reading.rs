@@ -1,25 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reading the fields of a what-if file: every mistake at its line, column and field.
+//! Reading the fields of files that are no configuration (what-ifs of plans): every mistake at its line, column and field.
 
-use model::quantity::parse_bits;
-use model::yaml::{Node, Pos, Value};
-use model::{check_name, nearest, ERRORS_MAX};
+use crate::quantity::parse_bits;
+use crate::yaml::{Node, Pos, Value};
+use crate::{check_name, nearest, ERRORS_MAX};
 use std::collections::BTreeMap;
 
 /// A file being read.
-pub(super) struct Reading<'a> {
+pub struct Reading<'a> {
     file: &'a str,
-    pub(super) errors: Vec<String>,
+    /// The mistakes so far, as they are printed.
+    pub errors: Vec<String>,
 }
 
 /// A mapping with its path.
-pub(super) struct Fields<'a> {
+pub struct Fields<'a> {
+    /// Where it begins.
     pub at: Pos,
+    /// Its path in the file; empty for the file itself.
     pub path: String,
     all: BTreeMap<&'a str, &'a Node<'a>>,
 }
 
 impl<'a> Reading<'a> {
+    /// Begins to read the file of this name.
     pub fn new(file: &'a str) -> Reading<'a> {
         Reading { file, errors: Vec::new() }
     }
@@ -108,7 +112,7 @@ impl<'a> Fields<'a> {
 }
 
 /// A whole number from `least` to `most`; digits may be set apart by `_`.
-pub(super) fn number(least: u64, most: u64) -> impl Fn(&str) -> Result<u64, String> {
+pub fn number(least: u64, most: u64) -> impl Fn(&str) -> Result<u64, String> {
     move |text| match text.replace('_', "").parse() {
         Ok(n) if (least..=most).contains(&n) => Ok(n),
         _ => Err(format!("`{text}` is no whole number from {least} to {most}")),
@@ -116,12 +120,12 @@ pub(super) fn number(least: u64, most: u64) -> impl Fn(&str) -> Result<u64, Stri
 }
 
 /// A count of entries or sessions.
-pub(super) fn count(text: &str) -> Result<u64, String> {
+pub fn count(text: &str) -> Result<u64, String> {
     number(0, 1 << 40)(text)
 }
 
 /// Bits a second, up to 1000 Tbit.
-pub(super) fn traffic(text: &str) -> Result<u64, String> {
+pub fn traffic(text: &str) -> Result<u64, String> {
     match parse_bits(text)? {
         n if n <= 1_000_000_000_000_000 => Ok(n),
         _ => Err(format!("`{text}` is more than 1000Tbit")),
@@ -129,7 +133,7 @@ pub(super) fn traffic(text: &str) -> Result<u64, String> {
 }
 
 /// Percent with one digit behind the point at most, as thousandths.
-pub(super) fn percent(text: &str) -> Result<u16, String> {
+pub fn percent(text: &str) -> Result<u16, String> {
     let wrong = || format!("`{text}` is no share from 0% to 100%, as 72.5%");
     let number = text.strip_suffix('%').ok_or_else(wrong)?;
     let (whole, tenth) = number.split_once('.').unwrap_or((number, "0"));
@@ -148,7 +152,7 @@ pub(super) fn percent(text: &str) -> Result<u16, String> {
 }
 
 /// A time span in seconds, as 12h or 3d.
-pub(super) fn span(text: &str) -> Result<u64, String> {
+pub fn span(text: &str) -> Result<u64, String> {
     let wrong = || format!("`{text}` is no time: a number and s, m, h or d, 3650d at most");
     let unit = text.chars().last().and_then(|c| {
         Some(match c {
@@ -165,7 +169,7 @@ pub(super) fn span(text: &str) -> Result<u64, String> {
 }
 
 /// A name.
-pub(super) fn name(text: &str) -> Result<String, String> {
+pub fn name(text: &str) -> Result<String, String> {
     check_name(text).map(|()| text.to_string())
 }
 
