@@ -55,9 +55,9 @@ pub fn clusters_text(list: &[ClusterView]) -> String {
                 capacity.to_string(),
                 format!("{:.2} %", level * 100.0),
             ];
-            [head(at == 0), level].concat()
+            [&head(at == 0)[..], &level].concat()
         });
-        let none = c.levels.is_empty().then(|| [head(true), [const { String::new() }; 5]].concat());
+        let none = c.levels.is_empty().then(|| [&head(true)[..], &[const { String::new() }; 5]].concat());
         levels.chain(none)
     });
     table(&["cluster", "nodes", "tenants", "new tenants", "resource", "load", "reserved", "capacity", "level"], rows)
