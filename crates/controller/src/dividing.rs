@@ -21,6 +21,12 @@ impl Core {
         docs
     }
 
+    /// Public addresses that stand for one VM each.
+    fn taken(&self) -> BTreeSet<Ipv4Addr> {
+        let elastics = self.region.model().by_name().elastics.values();
+        elastics.filter(|e| e.vm.is_some()).map(|e| e.address).collect()
+    }
+
     fn division(&self, pool: &PublicPool) -> Vec<Share> {
         let nodes = &self.region.model().by_name().nodes;
         let clusters: BTreeSet<&Name> = self.region.serving_pool(&pool.name).collect();
@@ -48,7 +54,7 @@ impl Core {
                 .filter_map(|text| text.parse::<Share>().ok())
                 .any(|s| s.covers(address, ports))
         };
-        divide(pool, &holders, idle, free, |node| !nodes.contains_key(node))
+        divide(pool, &self.taken(), &holders, idle, free, |node| !nodes.contains_key(node))
     }
 
     /// Nodes of a cluster that have nothing yet of a pool that it serves, or do not know it.
@@ -90,7 +96,7 @@ impl Core {
             clusters.extend(placement.into_iter().flat_map(|p| p.holders()));
         }
         let nodes = model.by_name().nodes.values().filter(|n| clusters.contains(&n.cluster)).count();
-        let most = nodes_max(pool);
+        let most = nodes_max(pool, &self.taken());
         (nodes > most).then(|| {
             format!(
                 "PublicPool `{}` is too small: it can be divided among {most} nodes, and {nodes} serve it; add addresses or ports",

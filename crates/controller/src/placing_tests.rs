@@ -121,6 +121,13 @@ impl World {
         while self.controller().place_due(now_ms).unwrap() {}
     }
 
+    /// All that is due of pools, and how one is divided then.
+    fn divided(&self, pool: &str) -> Vec<String> {
+        while self.controller().divide_due().unwrap() {}
+        let core = self.controller().core();
+        core.region.model().by_name().pools[pool].shares.iter().map(|s| s.to_string()).collect()
+    }
+
     fn tenant(&self, name: &str) -> TenantView {
         self.controller().tenants().into_iter().find(|t| t.name == name).unwrap()
     }
@@ -503,5 +510,50 @@ fn cold_tenants_move_to_a_cluster_without_a_fast_path() {
     // The silent ones first, the largest of them before others; what is hot stays, and above 70% of 10 VMs nobody comes.
     assert_eq!((moved, planned.begun), (vec![("cold", "b", 6), ("idle", "b", 3)], false));
     let begun = world.controller().rebalance(&caller(), 50, true, false).unwrap();
-    assert!(begun.begun && world.tenant("cold").state.contains("1/4"), "{:?}", world.tenant("cold"));
+    assert!(begun.begun && world.tenant("cold").state.contains("1/6"), "{:?}", world.tenant("cold"));
+}
+
+#[test]
+fn pools_are_divided_and_a_move_waits_until_the_new_nodes_have_a_part() {
+    let mut world = World::start();
+    world.nodes_report(&NODES);
+    world.add("red", 101, 2).unwrap();
+    let pool = "kind: PublicPool, metadata: {name: p}, spec: {ranges: [203.0.113.0/30]}";
+    world.apply(&format!("{pool}\nkind: Snat, metadata: {{name: red}}, spec: {{vpc: red, pools: [p]}}")).unwrap();
+    world.settle(0);
+    assert_eq!(world.tenant("red").cluster, "a");
+    let halves = ["203.0.113.0/31 a1", "203.0.113.2/31 a2"];
+    assert_eq!(world.divided("p"), halves);
+    // Who describes the pool leaves that as it is, or is refused.
+    world.apply(pool).unwrap();
+    let why = world.apply(&pool.replace("30]", "30], shares: [203.0.113.0/30 a1]")).unwrap_err();
+    assert!(why.contains("spec.shares: the controller divides pools itself"), "{why}");
+    world.again();
+    world.nodes_report(&NODES);
+    assert_eq!(world.divided("p"), halves);
+    // A pool that is too small for the nodes that serve it.
+    let small =
+        "kind: PublicPool, metadata: {name: q}, spec: {ranges: [203.0.113.9], ports: {first: 1024, last: 1151}}";
+    let why = world.apply(&format!("{small}\nkind: Snat, metadata: {{name: red}}, spec: {{vpc: red, pools: [p, q]}}"));
+    let why = why.unwrap_err();
+    assert!(why.contains("PublicPool `q` is too small: it can be divided among 1 nodes, and 2 serve it"), "{why}");
+    // The other cluster comes to have it: its nodes get what the others have left.
+    world.controller().move_tenant(&caller(), "red", "b").unwrap();
+    let leaving = ["203.0.113.0 a1", "203.0.113.1 a1 leaving", "203.0.113.2 a2", "203.0.113.3 a2 leaving"];
+    assert_eq!(world.divided("p"), leaving);
+    world.nodes_report(&NODES);
+    world.settle(now_ms());
+    assert_eq!(world.divided("p"), leaving, "nobody has said that it is left");
+    let state = world.tenant("red").state;
+    assert!(state.ends_with("b1 (nothing of PublicPool p yet), b2 (nothing of PublicPool p yet)"), "{state}");
+    for (node, left) in [("a1", "203.0.113.1 a1 leaving"), ("a2", "203.0.113.3 a2 leaving")] {
+        world.nodes_tell(&[node], |_| Report { left: [("p".into(), vec![left.into()])].into(), ..Report::default() });
+    }
+    let quarters = ["203.0.113.0 a1", "203.0.113.1 b1", "203.0.113.2 a2", "203.0.113.3 b2"];
+    assert_eq!(world.divided("p"), quarters);
+    world.settle(now_ms());
+    assert!(world.tenant("red").state.contains("1/6"), "they have not heard of it: {}", world.tenant("red").state);
+    world.nodes_report(&NODES);
+    world.settle(now_ms());
+    assert!(world.tenant("red").state.contains("2/6"), "{}", world.tenant("red").state);
 }

@@ -453,7 +453,7 @@ mod tests {
     }
 
     fn vm() -> (Vm, Arc<Address>) {
-        let (usage, address) = (Arc::new(TenantUse::default()), Arc::new(Address::new(9, Vec::new(), None)));
+        let (usage, address) = (Arc::new(TenantUse::default()), Arc::new(Address::new(9, (Vec::new(), None), None)));
         let mut vm = Vm::new(usage, Mix(3));
         assert!(address.take(20, owner_word(Vni(7), 5)) && vm.usage.draw(64, 64));
         vm.add_chunk(address.clone(), 20);

@@ -7,7 +7,7 @@
 //! gives out of it (tests). A division that is made again of what it was changes nothing.
 
 use model::{AddressRange, Name, PublicPool, Share};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 /// Ports that are given out together.
@@ -38,9 +38,9 @@ struct Shape {
 }
 
 impl Shape {
-    fn of(pool: &PublicPool) -> Shape {
-        let addresses = pool.ranges.iter().flat_map(|r| r.first.to_bits()..=r.last.to_bits()).collect();
-        Shape { addresses, ports: pool.ports }
+    fn of(pool: &PublicPool, taken: &BTreeSet<Ipv4Addr>) -> Shape {
+        let all = pool.ranges.iter().flat_map(|r| r.first.to_bits()..=r.last.to_bits());
+        Shape { addresses: all.filter(|a| !taken.contains(&Ipv4Addr::from_bits(*a))).collect(), ports: pool.ports }
     }
 
     /// Slices by which there is a unit for each of so many nodes, or as many as there can be.
@@ -71,21 +71,22 @@ fn ports(slice: u32, slices: u32) -> (u16, u16) {
 }
 
 /// Nodes that a pool has units for at most.
-pub fn nodes_max(pool: &PublicPool) -> usize {
-    let shape = Shape::of(pool);
+pub fn nodes_max(pool: &PublicPool, taken: &BTreeSet<Ipv4Addr>) -> usize {
+    let shape = Shape::of(pool, taken);
     shape.addresses.len() * shape.used(SLICES_MAX)
 }
 
-/// What becomes of a pool's shares. `idle`: as far as is known nothing of this is in use, so that it is left sooner than what is. `free`: a node has said, since it was told to leave this, that nothing of it is in use there; `gone`: there is no
+/// What becomes of a pool's shares. `taken`: addresses that stand for one VM each, and are no part of the division. `idle`: as far as is known nothing of this is in use, so that it is left sooner than what is. `free`: a node has said, since it was told to leave this, that nothing of it is in use there; `gone`: there is no
 /// such node any more.
 pub fn divide(
     pool: &PublicPool,
+    taken: &BTreeSet<Ipv4Addr>,
     holders: &[Holder],
     idle: impl Fn(&Name, Ipv4Addr, (u16, u16)) -> bool,
     free: impl Fn(&Name, Ipv4Addr, (u16, u16)) -> bool,
     gone: impl Fn(&Name) -> bool,
 ) -> Vec<Share> {
-    let shape = Shape::of(pool);
+    let shape = Shape::of(pool, taken);
     // Never fewer slices than there were: what is in use of two of them may be two nodes'.
     let slices = shape.slices(holders.iter().filter(|h| h.serves).count()).max(slices_of(&pool.shares));
     let (mut units, mut outside) = units(pool, &shape, slices);

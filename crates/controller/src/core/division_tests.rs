@@ -18,6 +18,7 @@ fn texts(shares: &[Share]) -> Vec<String> {
     shares.iter().map(Share::to_string).collect()
 }
 
+const NONE: BTreeSet<Ipv4Addr> = BTreeSet::new();
 const ALL: (u16, u16) = (1024, 65_535);
 
 /// A pool that is divided already.
@@ -26,7 +27,7 @@ fn with(pool: &PublicPool, shares: &[Share]) -> PublicPool {
 }
 
 fn next(shares: &[Share], pool: &PublicPool, nodes: &[&str]) -> Vec<Share> {
-    divide(&with(pool, shares), &holders(nodes), |_, _, _| false, |_, _, _| false, |_| false)
+    divide(&with(pool, shares), &NONE, &holders(nodes), |_, _, _| false, |_, _, _| false, |_| false)
 }
 
 #[test]
@@ -58,8 +59,8 @@ fn whole_addresses_while_there_are_enough_and_then_slices_of_ports() {
 
 #[test]
 fn a_pool_says_for_how_many_nodes_it_is_enough() {
-    assert_eq!(nodes_max(&pool("203.0.113.0/30", (1024, 1151))), 4);
-    assert_eq!(nodes_max(&pool("203.0.113.9", ALL)), 63, "ports below 1024 are a slice that nobody needs");
+    assert_eq!(nodes_max(&pool("203.0.113.0/30", (1024, 1151)), &NONE), 4);
+    assert_eq!(nodes_max(&pool("203.0.113.9", ALL), &NONE), 63, "ports below 1024 are a slice that nobody needs");
     let narrow = next(&[], &pool("203.0.113.9", (1024, 1151)), &["a1", "a2"]);
     assert!(narrow.iter().all(|s| s.node.as_deref() != Some("a2")), "{narrow:?}");
 }
@@ -72,10 +73,16 @@ fn who_goes_leaves_and_who_is_gone_has_left() {
     assert_eq!(texts(&leaving), ["203.0.113.0 a1", "203.0.113.1 a2 leaving"]);
     // It comes back before it has left.
     assert_eq!(texts(&next(&leaving, &two, &["a1", "a2"])), texts(&both));
-    let left = divide(&with(&two, &leaving), &holders(&["a1"]), |_, _, _| false, |_, _, _| true, |_| false);
+    let left = divide(&with(&two, &leaving), &NONE, &holders(&["a1"]), |_, _, _| false, |_, _, _| true, |_| false);
     assert_eq!(texts(&left), ["203.0.113.0/31 a1"]);
-    let gone =
-        divide(&with(&two, &leaving), &holders(&["a1"]), |_, _, _| false, |_, _, _| false, |node| **node == *"a2");
+    let gone = divide(
+        &with(&two, &leaving),
+        &NONE,
+        &holders(&["a1"]),
+        |_, _, _| false,
+        |_, _, _| false,
+        |node| **node == *"a2",
+    );
     assert_eq!(texts(&gone), texts(&left));
     // What the pool loses is remembered until its node has heard of it.
     let less = next(&both, &pool("203.0.113.0", ALL), &["a1", "a2"]);
@@ -87,8 +94,27 @@ fn what_is_idle_is_left_sooner_than_what_is_in_use() {
     let four = pool("203.0.113.0/30", ALL);
     let one = next(&[], &four, &["a1"]);
     let idle = |_: &Name, address: Ipv4Addr, _: (u16, u16)| address.octets()[3] < 2;
-    let two = divide(&with(&four, &one), &holders(&["a1", "a2"]), idle, |_, _, _| false, |_| false);
+    let two = divide(&with(&four, &one), &NONE, &holders(&["a1", "a2"]), idle, |_, _, _| false, |_| false);
     assert_eq!(texts(&two), ["203.0.113.0/31 a1 leaving", "203.0.113.2/31 a1"]);
+}
+
+#[test]
+fn what_is_one_vms_is_no_nodes() {
+    let four = pool("203.0.113.0/30", ALL);
+    let taken = [Ipv4Addr::new(203, 0, 113, 1), Ipv4Addr::new(203, 0, 113, 3)].into();
+    let two = divide(&four, &taken, &holders(&["a1", "a2"]), |_, _, _| false, |_, _, _| false, |_| false);
+    assert_eq!(texts(&two), ["203.0.113.0 a1", "203.0.113.2 a2"]);
+    assert_eq!(nodes_max(&four, &taken), 2 * 63);
+    // An address that becomes one VM's is left.
+    let later = divide(
+        &with(&four, &next(&[], &four, &["a1"])),
+        &taken,
+        &holders(&["a1"]),
+        |_, _, _| false,
+        |_, _, _| false,
+        |_| false,
+    );
+    assert_eq!(texts(&later), ["203.0.113.0 a1", "203.0.113.1 a1 leaving", "203.0.113.2 a1", "203.0.113.3 a1 leaving"]);
 }
 
 /// A node that follows late: what it was told last, and where something is in use.
@@ -220,7 +246,8 @@ fn shares_are_even_and_stay_with_their_nodes() {
     for (n, least) in [(3, 21), (4, 16), (3, 16), (5, 24), (2, 38)] {
         let before = shares.clone();
         for _ in 0..3 {
-            shares = divide(&with(&pool, &shares), &holders(&names[..n]), |_, _, _| false, |_, _, _| true, |_| false);
+            shares =
+                divide(&with(&pool, &shares), &NONE, &holders(&names[..n]), |_, _, _| false, |_, _, _| true, |_| false);
         }
         let after = &shares;
         let all: Vec<_> = (0xcb00_7100..0xcb00_7140).map(|a| (owner(&before, a), owner(after, a))).collect();

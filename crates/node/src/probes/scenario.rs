@@ -6,7 +6,7 @@ use super::expect::{forwarded, neighbour_of, Change, Expected, Sent, Tunnel};
 use crate::describe::Description;
 use abi::{DropReason, Say, Vni, PEER_HOPS_MAX};
 use compile::ConntrackPlan;
-use conntrack::nat::{ElasticUse, Protocol};
+use conntrack::nat::{ElasticUse, PoolSpec, Protocol};
 use filter::{oracle, service, Deny, GroupSpec, Side};
 use model::{Gateway, Mac, Model, Prefix, Scope, VmView, VpcView};
 use std::collections::BTreeMap;
@@ -278,7 +278,12 @@ impl<'a> Ground<'a> {
                     return Some(("elastic", Source::Is(Some(Ipv4Addr::from_bits(e.addr).into()))));
                 }
                 let pools = snat?.pools.iter().filter_map(|p| self.plan.spec.pools.get(*p));
-                let ranges: Vec<(u32, u32)> = pools.flat_map(|p| p.ranges.clone()).collect();
+                // Of a pool of which this node has nothing yet there is nothing to show: it is given some once it is admitted.
+                let given = |p: &PoolSpec| match &p.shares {
+                    None => p.ranges.clone(),
+                    Some(all) => all.iter().filter(|s| !s.leaving).map(|s| s.addresses).collect(),
+                };
+                let ranges: Vec<(u32, u32)> = pools.flat_map(given).collect();
                 (!ranges.is_empty()).then_some(("snat", Source::Of(ranges)))
             }
             IpAddr::V6(a) => {

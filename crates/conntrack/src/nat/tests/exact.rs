@@ -250,7 +250,7 @@ fn a_vm_uses_what_a_forward_has_left_and_forgets_what_it_may_not_use() {
 /// Ports of an address, chunk by chunk: who has them is one word each.
 #[test]
 fn an_address_gives_a_chunk_to_one_owner() {
-    let a = Address::new(OWN, Vec::new(), None);
+    let a = Address::new(OWN, (Vec::new(), None), None);
     let owner = owner_word(Vni(0xff_ffff), 0xffff_ffff);
     assert_eq!(
         (owner_of(owner), owner_of(owner_word(Vni(7), 5)), owner_of(owner_word(Vni(0), 0)), owner_of(0)),
@@ -266,10 +266,10 @@ fn an_address_gives_a_chunk_to_one_owner() {
     a.give_back(3);
     assert_eq!((a.owner(3), a.held()), (None, 1), "once");
     // What is in use outlives the configuration.
-    let again = Address::new(OWN, Vec::new(), Some(&a));
+    let again = Address::new(OWN, (Vec::new(), None), Some(&a));
     assert_eq!((again.held(), again.owner(1023)), (1, Some((Vni(7), 5))));
     // A group is whole and begins at a multiple of its size; where there is none, one chunk.
-    let a = Address::new(OWN, Vec::new(), None);
+    let a = Address::new(OWN, (Vec::new(), None), None);
     let group = |range, count| {
         let mut out = Vec::new();
         (a.take_group(range, count, Protocol::Udp, owner, &mut out), out)
@@ -281,7 +281,7 @@ fn an_address_gives_a_chunk_to_one_owner() {
     assert_eq!((group((5, 16), 2), group((5, 16), 2)), ((true, vec![5]), (true, vec![6])));
     assert_eq!((group((5, 16), 2), a.held()), ((false, vec![]), 11));
     // One of a group is another's: nothing of it stays taken.
-    let a = Address::new(OWN, Vec::new(), None);
+    let a = Address::new(OWN, (Vec::new(), None), None);
     assert!(a.take(2, owner_word(Vni(7), 5)));
     let mut out = Vec::new();
     assert!(a.take_group((0, 8), 4, Protocol::Udp, owner, &mut out));
@@ -291,7 +291,7 @@ fn an_address_gives_a_chunk_to_one_owner() {
     );
     // Ports that forwards need.
     let forward = |protocol, first, last| Forward { protocol, first, last, vm_addr: 1, vm_port: 1 };
-    let a = Address::new(OWN, vec![forward(Protocol::Udp, 64, 66), forward(Protocol::Tcp, 127, 128)], None);
+    let a = Address::new(OWN, (vec![forward(Protocol::Udp, 64, 66), forward(Protocol::Tcp, 127, 128)], None), None);
     assert_eq!(
         (
             a.usable(1, Protocol::Udp),
