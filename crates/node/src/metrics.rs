@@ -363,6 +363,13 @@ impl Scrape {
         counters(e, "tunny_vpc_punts", "Packets of a VPC to the software path, by what its meter did", None, punts)?;
         counters(
             e,
+            "tunny_vpc_software_packets",
+            "Packets accepted from a VPC that the fast path handed over because they are served in software",
+            None,
+            tenants.iter().map(|t| (label(t.vni, &t.vpc), t.software)),
+        )?;
+        counters(
+            e,
             "tunny_vpc_received",
             "Bytes of inner frames accepted from a VPC",
             Some(&Unit::Bytes),
@@ -485,6 +492,7 @@ mod tests {
             bytes: 500,
             punts: 3,
             punts_limited: 4,
+            software: 2,
             meter: [0; 3],
             drops: drops.clone(),
         }];
@@ -495,6 +503,7 @@ mod tests {
         assert!(text.contains("tunny_vpc_drops_total{vni=\"100\",vpc=\"a\\\"b\",reason=\"vm_unknown\"} 7\n"), "{text}");
         assert!(text.contains("tunny_vpc_received_bytes_total{vni=\"100\""), "{text}");
         assert!(text.contains("tunny_vpc_punts_total{vni=\"100\",vpc=\"a\\\"b\",outcome=\"limited\"} 4\n"), "{text}");
+        assert!(text.contains("tunny_vpc_software_packets_total{vni=\"100\",vpc=\"a\\\"b\"} 2\n"), "{text}");
         assert!(text.ends_with("# EOF\n"));
     }
 }

@@ -303,6 +303,10 @@ impl<E: Side> Pair<E> {
                 describe(&slow)
             ));
         }
+        let in_software = path_of(frame, region) & abi::POLICY_PATH_SOFTWARE != 0;
+        if self.one.punts() && in_software && fast.punt.is_none() && matches!(fast.end, End::Forward(..)) {
+            return Err("XDP sends on what is to be served in software".into());
+        }
         match (&fast.end, &slow.end) {
             (End::Forward(to, a), End::Forward(at, b)) | (End::Answer(to, a), End::Answer(at, b))
                 if a != b || to != at =>
@@ -356,6 +360,13 @@ impl<E: Side> Pair<E> {
     }
 }
 
+/// Where the VPC of a frame is served, by the VNI that stands where it does without options.
+fn path_of(frame: &[u8], region: &Region) -> u64 {
+    let inner = if frame[12..14] == [0x86, 0xdd] { 70 } else { 50 };
+    let vni = frame.get(inner - 4..inner - 1).map(|b| u32::from_be_bytes([0, b[0], b[1], b[2]]));
+    vni.and_then(|vni| region.vpc(vni)).map_or(0, |vpc| vpc.path)
+}
+
 /// What XDP may hand over, by what the Rust path made of it: never known unicast.
 fn allowed(frame: &[u8], region: &Region, slow: &Seen) -> Vec<PuntReason> {
     use DropReason as D;
@@ -371,6 +382,9 @@ fn allowed(frame: &[u8], region: &Region, slow: &Seen) -> Vec<PuntReason> {
         return vec![PuntReason::OuterOptions];
     }
     let inner = if v6 { 70 } else { 50 };
+    if path_of(frame, region) != 0 {
+        out.push(PuntReason::PathSoftware);
+    }
     if frame.get(inner + 12..inner + 14) == Some(&[8, 0]) && frame.get(inner + 14).is_some_and(|b| b & 15 > 5) {
         out.push(PuntReason::InnerOptions);
     }

@@ -129,10 +129,11 @@ fn all_cases_on_the_xdp_program_with_a_flow_cache() {
 /// Where a VPC is served changes no outcome.
 #[test]
 fn all_cases_on_the_xdp_program_with_every_vpc_in_software() {
-    let Some(mut engine) = common::XdpRunner::with_flow_cache(1 << 14) else { return };
-    run_each(&mut engine, &mut |engine, case| run_case_in_software(engine, &twice(case)));
-    let (hits, _) = engine.flow_counts();
-    assert_eq!(hits, 0, "packets of VPCs in software were sent on by the flow cache");
+    if let Some(mut engine) = common::XdpRunner::with_flow_cache(1 << 14) {
+        run_each(&mut engine, &mut |engine, case| run_case_in_software(engine, &twice(case)));
+        let (hits, _) = engine.flow_counts();
+        assert_eq!(hits, 0, "packets of VPCs in software were sent on by the flow cache");
+    }
 }
 
 /// The same on the Rust path.
