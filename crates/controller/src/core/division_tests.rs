@@ -49,6 +49,7 @@ fn whole_addresses_while_there_are_enough_and_then_slices_of_ports() {
     );
     let freed = divide(
         &with(&one, &quarters),
+        &NONE,
         &holders(&["a1", "a2", "a3"]),
         |_, _, _| false,
         |_, _, ports| ports.0 == 49_152,
@@ -160,6 +161,7 @@ fn no_two_nodes_use_one_address_and_port_whoever_comes_goes_or_is_late() {
                     };
                     let next = divide(
                         &with(&pool, &shares),
+                        &NONE,
                         &holders,
                         |_, a, p| (a.to_bits() ^ u32::from(p.0)) % 2 == 0,
                         free,
