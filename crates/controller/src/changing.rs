@@ -414,7 +414,8 @@ mod tests {
         let caller = Caller { principal, credential: (String::new(), Sort::Token), from: "here".into() };
         let docs = model::parse_text("request", text).unwrap();
         let consent = Consent { dry_run, ..Consent::default() };
-        Request { number, what: "apply", caller, docs, errors: Vec::new(), whole: false, consent, parse_s: 0.0 }
+        let (errors, whole, divides, parse_s) = (Vec::new(), false, false, 0.0);
+        Request { number, what: "apply", caller, docs, errors, whole, consent, divides, parse_s }
     }
 
     #[test]
