@@ -43,7 +43,7 @@ impl Paths {
 pub(crate) fn enter(writer: &mut Writer, model: &Model, decided: &Paths, vnis: Option<&[Vni]>) {
     let views: Box<dyn Iterator<Item = _>> = match vnis {
         Some(vnis) => Box::new(vnis.iter().filter_map(|vni| model.vpc_of_vni(*vni))),
-        None => Box::new(model.vpcs_by_vni().into_iter().map(|(_, view)| view)),
+        None => Box::new(model.vpcs_by_vni().into_values()),
     };
     for vpc in views.map(|view| view.spec()) {
         let wanted = vpc.path.bits(decided.of(&vpc.name));
