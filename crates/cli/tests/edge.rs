@@ -138,7 +138,9 @@ impl Ce {
         wait(what, || {
             let mut came = self.came.lock().unwrap();
             let found = came.iter().position(|f| like(f))?;
-            Some(came.drain(..=found).next_back().unwrap())
+            let frame = came.swap_remove(found);
+            came.clear();
+            Some(frame)
         })
     }
 
