@@ -110,7 +110,12 @@ impl Ce {
                         continue;
                     }
                     let asker = frame[34..38].try_into().unwrap();
-                    let reply = icmp(SITE, asker, ECHO_REPLY, &frame[46..22 + usize::from(frame[25]) + (usize::from(frame[24]) << 8)]);
+                    let reply = icmp(
+                        SITE,
+                        asker,
+                        ECHO_REPLY,
+                        &frame[46..22 + usize::from(frame[25]) + (usize::from(frame[24]) << 8)],
+                    );
                     let back: [u8; 6] = frame[6..12].try_into().unwrap();
                     assert!(socket.send(&[&back[..], &mac, &tags, &[8, 0], &reply].concat()));
                     answered.fetch_add(1, Ordering::Relaxed);
@@ -201,7 +206,11 @@ fn sites_and_vms_reach_each_other(region: &Region, blue: &Ce, green: &Ce, sequen
         ce.replied(mac, VM, sequence);
         ce.ping(mac, GATEWAY, sequence + 1);
         ce.replied(mac, GATEWAY, sequence + 1);
-        assert_eq!((heard(region, vm) - before.0, heard(region, other) - before.1), (1, 0), "{vm} alone hears its site");
+        assert_eq!(
+            (heard(region, vm) - before.0, heard(region, other) - before.1),
+            (1, 0),
+            "{vm} alone hears its site"
+        );
     }
 }
 

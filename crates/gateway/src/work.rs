@@ -9,8 +9,8 @@ use tables::{Count, NexthopView, SlotCells, StatsSlot, Tables, Tenant};
 
 use crate::connections::{Known, SessionView};
 use crate::flow_cache::Flows;
-use crate::framing::qinq::Tags;
 use crate::frame::{Frame, Generated, Output, Unresolved, Verdict, Waiting};
+use crate::framing::qinq::Tags;
 use crate::icmp;
 use crate::packet::{Addr, Packet};
 use crate::record::{Event, Recorder};

@@ -51,7 +51,8 @@ fn tables_are_told_ports_and_circuits() {
         ports,
         [("edge0", 3, 2, [0x88a8, 0x8100]), ("edge1", 1, 1, [0x8100, 0x8100]), ("edge2", 2, 0, [0x9100, 0x88a8])]
     );
-    let circuit = |port, customer, overlay, vni, line, ce| CircuitSpec { port, customer, overlay, vni: Vni(vni), line, ce };
+    let circuit =
+        |port, customer, overlay, vni, line, ce| CircuitSpec { port, customer, overlay, vni: Vni(vni), line, ce };
     let circuits = [
         circuit(3, 100, 7, 7, 0, 0x0200_0000_ce01),
         circuit(1, 100, 0, 7, 9, 0x0200_0000_ce02),
@@ -74,7 +75,8 @@ fn a_route_names_its_line_in_every_form() {
     model.write_snapshot(&mut snapshot, 3).unwrap();
     let back = Model::from_snapshot(&snapshot).unwrap().0;
     assert_eq!((targets(&back), back.edge()), (targets(&model), model.edge()));
-    let lines: Vec<String> = Kind::ALL.into_iter().flat_map(|k| model.objects(k)).map(|o| o.to_ndjson() + "\n").collect();
+    let lines: Vec<String> =
+        Kind::ALL.into_iter().flat_map(|k| model.objects(k)).map(|o| o.to_ndjson() + "\n").collect();
     let again = Model::from_documents(&parse_text("again.yaml", &lines.join("---\n")).unwrap()).unwrap().0;
     assert_eq!((targets(&again), again.edge()), (targets(&model), model.edge()));
 }
@@ -82,7 +84,9 @@ fn a_route_names_its_line_in_every_form() {
 #[test]
 fn a_route_that_gets_another_line_is_a_change_and_the_same_one_is_none() {
     let mut model = base();
-    let route = |line| format!("{{apiVersion: tunny/v1, kind: Route, metadata: {{name: far}}, spec: {{vpc: red, prefix: 10.10.0.0/16, scope: line, line: {line}}}}}\n");
+    let route = |line| {
+        format!("{{apiVersion: tunny/v1, kind: Route, metadata: {{name: far}}, spec: {{vpc: red, prefix: 10.10.0.0/16, scope: line, line: {line}}}}}\n")
+    };
     let plan = model.apply(&parse_text("same.yaml", &route(9)).unwrap()).unwrap();
     assert!(plan.commit(&model).tenants.is_empty());
     let plan = model.apply(&parse_text("other.yaml", &route(0)).unwrap()).unwrap();
@@ -93,7 +97,10 @@ fn a_route_that_gets_another_line_is_a_change_and_the_same_one_is_none() {
 fn what_an_overlay_needs_is_not_deleted_before_it() {
     let mut model = base();
     for name in ["kind: EdgePort, metadata: {name: east}", "kind: Vpc, metadata: {name: blue}"] {
-        let text = format!("{{apiVersion: tunny/v1, {name}, spec: {}}}\n", if name.contains("Vpc") { "{vni: 8}" } else { "{interface: edge0, number: 3}" });
+        let text = format!(
+            "{{apiVersion: tunny/v1, {name}, spec: {}}}\n",
+            if name.contains("Vpc") { "{vni: 8}" } else { "{interface: edge0, number: 3}" }
+        );
         let gone = parse_text("gone.yaml", &text).unwrap().into_deletions();
         let errors = model.apply(&gone).unwrap_err();
         assert!(errors.iter().any(|e| e.to_string().contains("Overlay")), "{errors:?}");

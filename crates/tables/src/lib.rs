@@ -42,10 +42,11 @@ pub use memory::{
 pub use meter::{gcra, rate_limit, Color};
 pub use packed::Packed;
 pub use reader::{
-    BucketRef, Circuit, CircuitFound, EdgePort, FlowVersions, Guard, InlineEnd, Nc, NexthopView, Public, Tables, Tables4, Tenant, VmEntry,
+    BucketRef, Circuit, CircuitFound, EdgePort, FlowVersions, Guard, InlineEnd, Nc, NexthopView, Public, Tables,
+    Tables4, Tenant, VmEntry,
 };
 pub use route::Walk;
 pub use writer::{
-    AttachError, CircuitSpec, EdgePortSpec, Entry, GroupId, InlinePort, InlineSpec, Limits, Miscount, NexthopId, NexthopSpec, PublicPrefix,
-    RouteInterval, TenantDump, VmDump, Writer, WriterOptions,
+    AttachError, CircuitSpec, EdgePortSpec, Entry, GroupId, InlinePort, InlineSpec, Limits, Miscount, NexthopId,
+    NexthopSpec, PublicPrefix, RouteInterval, TenantDump, VmDump, Writer, WriterOptions,
 };

@@ -5,10 +5,10 @@
 pub mod case;
 pub mod connections;
 pub mod dissect;
+pub mod edge;
 pub mod elsewhere;
 pub mod encode;
 pub mod groups;
-pub mod edge;
 pub mod inline;
 pub mod internet;
 pub mod layers;

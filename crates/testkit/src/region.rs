@@ -2,8 +2,8 @@
 //! The tables of a case: what the gateway is told of its region. Plain data; the text form is in [`crate::tables_text`],
 //! the way into table memory in [`crate::load`], the naive reading in [`crate::oracle`].
 
-use crate::groups::Groups;
 use crate::edge::Edge;
+use crate::groups::Groups;
 use crate::inline::InlinePairs;
 use crate::internet::Internet;
 use crate::layers::Mac;

@@ -509,11 +509,9 @@ fn opinion_of_edge(region: &Region, frame: &[u8], slow: &Seen, port: u32) -> Res
             wrong(format!("{place:?}, from {from}: behind a line: {behind}"))
         }
         End::Drop(D::EdgeSource) if behind => wrong(format!("{from} is behind a line")),
-        End::Drop(r @ (D::RouteNone | D::RouteBlackhole | D::RoutePeerLoop | D::ScopeInternet | D::ScopeLine | D::VmUnknown))
-            if !matches!(place, Place::Nowhere(p) if p == *r) =>
-        {
-            wrong(format!("{place:?}"))
-        }
+        End::Drop(
+            r @ (D::RouteNone | D::RouteBlackhole | D::RoutePeerLoop | D::ScopeInternet | D::ScopeLine | D::VmUnknown),
+        ) if !matches!(place, Place::Nowhere(p) if p == *r) => wrong(format!("{place:?}")),
         _ => Ok(()),
     }
 }
@@ -559,7 +557,9 @@ fn opinion(region: &Region, frame: &[u8], slow: &Seen, port: u32) -> Result<(), 
         (End::Drop(D::TtlExpired), Place::Gateway(_)) => {
             return wrong("the gateway's own address, for which the TTL suffices")
         }
-        (End::Drop(D::GatewayNotServed), Place::Nowhere(_) | Place::Vm(..) | Place::Line(..)) => return wrong(&format!("{place:?}")),
+        (End::Drop(D::GatewayNotServed), Place::Nowhere(_) | Place::Vm(..) | Place::Line(..)) => {
+            return wrong(&format!("{place:?}"))
+        }
         _ => {}
     }
     Ok(())

@@ -42,7 +42,11 @@ fn what_is_wrong_with_tags_is_told_in_order() {
         [&[2; 12][..], &tags, &[0; 40]].concat()
     };
     let of = |n: u8, words: &[u16]| tags(&circuit(n).port, &frame(words));
-    assert_eq!(of(2, &[0x88a8, 0xe064, 0x8100, 0x10c8, 0x0800]), Ok([100, 200]), "priority and DEI are no part of an id");
+    assert_eq!(
+        of(2, &[0x88a8, 0xe064, 0x8100, 0x10c8, 0x0800]),
+        Ok([100, 200]),
+        "priority and DEI are no part of an id"
+    );
     assert_eq!(of(1, &[0x88a8, 100, 0x0800]), Ok([100, 0]));
     assert_eq!(of(0, &[0x0800]), Ok([0, 0]));
     assert_eq!([of(2, &[0x0800]), of(1, &[0x86dd])], [Err(EdgeUntagged); 2]);

@@ -179,7 +179,11 @@ impl Slot for ScopeAndPeer {
         ScopeName.required(|| "local").rows("spec.scope", meaning, out);
         let peer = PEER.optional().meaning("required with scope peer");
         peer.rows("spec.peer", "The VPC in which the search goes on.", out);
-        LINE.or(0).rows("spec.line", "With scope line: `spec.line` of the Overlay of this VPC by which packets leave.", out);
+        LINE.or(0).rows(
+            "spec.line",
+            "With scope line: `spec.line` of the Overlay of this VPC by which packets leave.",
+            out,
+        );
     }
 
     fn usual(&self) -> Scope {

@@ -47,7 +47,9 @@ impl Model {
             for (field, given, needed) in [("spec.customer", o.customer, 1), ("spec.overlay", o.overlay, 2)] {
                 let tags = port.tags;
                 let why = match (given, tags >= needed) {
-                    (Some(_), false) => format!("is given, but frames of EdgePort `{}` have {}", port.name, count(tags)),
+                    (Some(_), false) => {
+                        format!("is given, but frames of EdgePort `{}` have {}", port.name, count(tags))
+                    }
                     (None, true) => format!("is missing: frames of EdgePort `{}` have {}", port.name, count(tags)),
                     _ => continue,
                 };
@@ -55,7 +57,9 @@ impl Model {
             }
             if let Some(other) = circuits.insert((&o.port, o.customer, o.overlay), &o.name) {
                 let (what, field) = match (o.customer, o.overlay) {
-                    (Some(c), Some(v)) => (format!("customer {c} overlay {v} of EdgePort `{}`", o.port), "spec.overlay"),
+                    (Some(c), Some(v)) => {
+                        (format!("customer {c} overlay {v} of EdgePort `{}`", o.port), "spec.overlay")
+                    }
                     (Some(c), None) => (format!("customer {c} of EdgePort `{}`", o.port), "spec.customer"),
                     (None, _) => (format!("EdgePort `{}`, whose frames have no tag,", o.port), "spec.port"),
                 };

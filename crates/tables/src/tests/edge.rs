@@ -37,9 +37,19 @@ fn circuits_are_known_at_their_port_and_survive_the_writer() {
     assert!(t.is_edge() && t.edge_port(IfIndex(6)).is_none() && t.edge_port(IfIndex(0)).is_none());
     let p = t.edge_port(IfIndex(4)).unwrap();
     assert_eq!((p.number, p.tags, p.mtu, p.tpids, p.ifindex), (15, 1, 1500, [0x88a8, 0x8100], IfIndex(4)));
-    assert_eq!([[100, 7], [100, 8], [100, 9], [101, 7]].map(|tags| find(&t, 3, tags)), [Vpc(Vni(7)), Vpc(Vni(8)), NoOverlay, NoCustomer]);
-    assert_eq!([find(&t, 3, [100, 0xfff]), find(&t, 4, [50, 0]), find(&t, 4, [100, 7])], [NoOverlay, Vpc(Vni(7)), NoCustomer]);
-    assert_eq!([find(&t, 5, [100, 7]), find(&t, 5, [100, 8])], [Vpc(Vni(9)), NoOverlay], "the same tags on another port");
+    assert_eq!(
+        [[100, 7], [100, 8], [100, 9], [101, 7]].map(|tags| find(&t, 3, tags)),
+        [Vpc(Vni(7)), Vpc(Vni(8)), NoOverlay, NoCustomer]
+    );
+    assert_eq!(
+        [find(&t, 3, [100, 0xfff]), find(&t, 4, [50, 0]), find(&t, 4, [100, 7])],
+        [NoOverlay, Vpc(Vni(7)), NoCustomer]
+    );
+    assert_eq!(
+        [find(&t, 5, [100, 7]), find(&t, 5, [100, 8])],
+        [Vpc(Vni(9)), NoOverlay],
+        "the same tags on another port"
+    );
     let line = |t: &Tables, vni, line| t.circuit_by_line(Vni(vni), line).map(|(c, ce)| (c.port.ifindex.0, c.tags, ce));
     assert_eq!(line(&t, 7, 0), Some((3, [100, 7], 0x0200_0000_ce00)));
     assert_eq!(line(&t, 7, 1), Some((4, [50, 0], 0x0200_0000_ce01)));
@@ -72,7 +82,8 @@ fn circuits_are_known_at_their_port_and_survive_the_writer() {
 #[test]
 fn as_many_circuits_as_may_be_are_all_found() {
     let mut w = Writer::create(Arc::new(HeapMemory::new().unwrap()), WriterOptions::default()).unwrap();
-    let of = |i: u32| circuit((i % 16) as u8, 1 + (i / 16 % 64) as u16, 1 + (i / 1024) as u16, (1 + i / 4, (i % 4) as u8));
+    let of =
+        |i: u32| circuit((i % 16) as u8, 1 + (i / 16 % 64) as u16, 1 + (i / 1024) as u16, (1 + i / 4, (i % 4) as u8));
     let all: Vec<CircuitSpec> = (0..CIRCUITS_MAX + 5).map(of).collect();
     let ports: Vec<EdgePortSpec> = (0..16).map(|n| port(n, 10 + u32::from(n), 2)).collect();
     w.set_edge(&ports, &all).unwrap();
@@ -84,7 +95,10 @@ fn as_many_circuits_as_may_be_are_all_found() {
             continue;
         }
         let (circuit, ce) = found.1.unwrap();
-        assert_eq!((found.0, circuit.port.number, circuit.tags, ce), (CircuitFound::Vpc(c.vni), c.port, [c.customer, c.overlay], c.ce));
+        assert_eq!(
+            (found.0, circuit.port.number, circuit.tags, ce),
+            (CircuitFound::Vpc(c.vni), c.port, [c.customer, c.overlay], c.ce)
+        );
     }
     // With every word of its memory in use, too, it is a table of a few MiB.
     assert!(w.usage().iter().all(|l| l.used <= l.limit));
@@ -94,7 +108,8 @@ fn as_many_circuits_as_may_be_are_all_found() {
 #[test]
 fn a_key_is_entered_once() {
     let mut w = Writer::create(Arc::new(HeapMemory::new().unwrap()), WriterOptions::default()).unwrap();
-    w.set_edge(&[port(0, 3, 2)], &[circuit(0, 1, 1, (7, 0)), circuit(0, 1, 1, (8, 0)), circuit(0, 1, 2, (7, 0))]).unwrap();
+    w.set_edge(&[port(0, 3, 2)], &[circuit(0, 1, 1, (7, 0)), circuit(0, 1, 1, (8, 0)), circuit(0, 1, 2, (7, 0))])
+        .unwrap();
     let t = w.tables();
     assert_eq!((find(&t, 3, [1, 1]), find(&t, 3, [1, 2])), (CircuitFound::Vpc(Vni(7)), CircuitFound::Vpc(Vni(7))));
     assert_eq!(t.circuit_by_line(Vni(7), 0).unwrap().0.tags, [1, 1]);

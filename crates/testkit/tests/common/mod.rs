@@ -186,9 +186,8 @@ impl XdpRunner {
         let region = &self.state.as_ref().expect("started").region;
         // A frame for a CE has the VPC's address as its source.
         let line = |b: &[u8]| region.circuit_of(b).map(|c| c.port);
-        let by = |b: &[u8]| {
-            ports.iter().find(|p| b.get(6..12) == Some(&p.mac.0[..])).map(|p| p.ifindex).or_else(|| line(b))
-        };
+        let by =
+            |b: &[u8]| ports.iter().find(|p| b.get(6..12) == Some(&p.mac.0[..])).map(|p| p.ifindex).or_else(|| line(b));
         let ended = |n: u64| n == 1;
         let fast = match code {
             XDP_DROP if ended(d.dropped) => {

@@ -48,7 +48,8 @@ fn what_was_above_shows_again() {
         assert_eq!(lines, count);
         (report.trees, [a, b, c].map(scope))
     };
-    let (p4, p6) = (route(0x1000_0400, 24, Target::Line(0)).prefix, six(0x3000 << 112 | 3 << 70, 64, Target::Line(0)).prefix);
+    let (p4, p6) =
+        (route(0x1000_0400, 24, Target::Line(0)).prefix, six(0x3000 << 112 | 3 << 70, 64, Target::Line(0)).prefix);
     assert_eq!(step(vec![p4, p6], vec![]), (2, [SCOPE_LOCAL, SCOPE_LOCAL, SCOPE_LOCAL]));
     // Lengths that nobody had before.
     let more = vec![
