@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The node daemon: start-up, data plane, API, metrics, traces, upgrade. The design is in `docs/design/node.md`.
 
-mod afpacket;
+pub mod afpacket;
 pub mod agent;
 pub mod api;
 pub mod audit;

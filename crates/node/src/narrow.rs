@@ -21,7 +21,9 @@ fn needed(gateway: &Gateway) -> Option<u32> {
 /// What is wrong with each of these uplinks (number in the list, name, MTU) that is too narrow.
 pub fn problems<'a>(gateway: &Gateway, uplinks: impl Iterator<Item = (usize, &'a str, u32)>) -> Vec<(usize, Problem)> {
     let Some(needed) = needed(gateway) else { return Vec::new() };
-    let narrow = uplinks.filter(|(_, _, mtu)| *mtu > 0 && *mtu < needed);
+    // No tunnel leaves by an edge port.
+    let tunnels = |(_, name, _): &(usize, &str, u32)| gateway.uplinks.iter().any(|u| u == name);
+    let narrow = uplinks.filter(|(_, _, mtu)| *mtu > 0 && *mtu < needed).filter(tunnels);
     narrow.map(|(at, name, mtu)| (at, Problem::NarrowInterface { name: name.to_string(), mtu, needed })).collect()
 }
 

@@ -239,9 +239,7 @@ impl Node {
         warnings.extend(self.managed.iter().flat_map(|m| m.warnings()));
         let uplinks = plane.uplinks();
         if let Some(gateway) = &gateway {
-            // No tunnel leaves by an edge port.
-            let narrow = uplinks.iter().filter(|u| gateway.uplinks.contains(&u.name));
-            let mtus = narrow.enumerate().map(|(at, u)| (at, u.name.as_str(), u.mtu));
+            let mtus = uplinks.iter().enumerate().map(|(at, u)| (at, u.name.as_str(), u.mtu));
             warnings.extend(
                 narrow::problems(gateway, mtus)
                     .into_iter()
@@ -633,8 +631,7 @@ impl Node {
     ) -> Result<(), (NodeError, bool)> {
         let after = service(&core.model);
         if after != *before {
-            let coming = core.model.edge();
-            self.conntrack.expect_edge(&mut self.writer.lock(), coming).map_err(|e| (e, false))?;
+            self.conntrack.expect_edge(&mut self.writer.lock(), core.model.edge()).map_err(|e| (e, false))?;
             self.plane.lock().serve(after).map_err(|e| (e, false))?;
         }
         let begun = Instant::now();

@@ -54,6 +54,24 @@ pub fn place(region: &Region, vni: u32, dst: IpAddr) -> Place<'_> {
     }
 }
 
+/// The circuit that a frame came by at an edge port: its tags, but for priority and DEI, are those of the circuit. And where the frame goes on.
+pub fn circuit<'r>(region: &'r Region, port: u32, frame: &[u8]) -> Option<(&'r Circuit, usize)> {
+    let is = |c: &&Circuit| {
+        let Some(tags) = region.tag_bytes(c).filter(|_| c.port == port) else { return false };
+        let masks = [0xff, 0xff, 0x0f, 0xff].iter().cycle();
+        let there = frame.get(12..12 + tags.len());
+        there.is_some_and(|b| b.iter().zip(&tags).zip(masks).all(|((b, t), mask)| b & mask == t & mask))
+    };
+    region.edge.circuits.iter().find(is).map(|c| (c, 4 * c.tags.len()))
+}
+
+/// May this inner source send for the VPC by a line: is what it is in behind one?
+pub fn behind_a_line(region: &Region, vni: u32, source: IpAddr) -> bool {
+    let routes = region.vpc(vni).map_or(&[][..], |v| &v.routes);
+    let best = routes.iter().filter(|(p, _)| p.covers(source)).max_by_key(|(p, _)| p.len);
+    matches!(best, Some((_, Target::Line(_))))
+}
+
 /// May this outer source send for the VPC (tenant, step 2)?
 pub fn may_send(region: &Region, vni: u32, source: IpAddr) -> Result<(), DropReason> {
     if region.switches & abi::OPT_SOURCE_STRICT == 0 {

@@ -4,6 +4,7 @@
 //! The addresses come from a small pool, so that prefixes of every length nest, overlap and repeat over tenants, and most
 //! packets get far. Then some fields are made wrong, some bytes flipped, some frames cut.
 
+use crate::edge::{Circuit, EdgePort};
 use crate::layers::*;
 use crate::oracle;
 use crate::region::*;
@@ -90,10 +91,17 @@ pub fn region(r: &mut Rng, size: Size) -> Region {
         region.switches |= if r.chance(percent) { *bit } else { 0 };
     }
     underlay(r, &mut region, size);
+    let edge = r.chance(60);
+    if edge {
+        edge_ports(r, &mut region);
+    }
     let vnis: Vec<u32> = (0..size.vpcs).map(|i| (r.word() as u32 & 0xffff) << 8 | i as u32).collect();
     for &vni in &vnis {
         let vpc = vpc(r, vni, &vnis, &region, size);
         region.vpcs.push(vpc);
+    }
+    if edge {
+        circuits(r, &mut region);
     }
     // One VPC has so many routes that its trees are deep.
     let deep = r.below(region.vpcs.len());
@@ -105,7 +113,8 @@ pub fn region(r: &mut Rng, size: Size) -> Region {
             Ipv4Addr::from_bits(r.word() as u32).into()
         };
         let len = if v6 { *r.pick(&[16, 32, 48, 60, 64, 65, 96, 128]) } else { 8 + r.below(25) as u8 };
-        let target = *r.pick(&[Target::Local, Target::Blackhole, Target::Internet, Target::Line(0), Target::Region]);
+        let line = Target::Line(r.below(3) as u8);
+        let target = *r.pick(&[Target::Local, Target::Blackhole, Target::Internet, line, Target::Region]);
         let routes = &mut region.vpcs[deep].routes;
         if let Some(prefix) = Prefix::new(addr, len).filter(|p| !routes.iter().any(|(q, _)| q == p)) {
             routes.push((prefix, target));
@@ -142,6 +151,9 @@ pub fn change(r: &mut Rng, region: &mut Region) {
             if vpc.vms.is_empty() {
                 break;
             }
+        }
+        if r.chance(5) {
+            region.edge.circuits.retain(|c| c.vni != vpc.vni);
         }
         vpc.mac = if r.chance(20) { mac(r) } else { vpc.mac };
         vpc.icmp = r.chance(90);
@@ -215,6 +227,88 @@ fn path(r: &mut Rng) -> u64 {
         3 => abi::POLICY_PATH_SESSIONS,
         _ => 0,
     }
+}
+
+/// A port of each number of tags towards customers, and a second one with two.
+fn edge_ports(r: &mut Rng, region: &mut Region) {
+    for (i, tags) in [2, 1, 0, 2].into_iter().enumerate() {
+        let (port, mtu) = (31 + i as u32, *r.pick(&[1400, 1500]));
+        region.ports.push(Port { ifindex: port, mac: mac(r), mtu, listener: true, absent: false });
+        let tpids = (0..tags).map(|_| *r.pick(&[0x8100, 0x88a8, 0x9100])).collect();
+        region.edge.ports.push(EdgePort { port, number: [3, 0, 15, 7][i], tpids });
+    }
+}
+
+/// Circuits of some VPCs, from few tags, and what is behind them.
+fn circuits(r: &mut Rng, region: &mut Region) {
+    for at in 0..region.vpcs.len() {
+        for line in 0..2 {
+            if r.chance(50) {
+                continue;
+            }
+            let port = r.pick(&region.edge.ports);
+            let tags: Vec<u16> = port.tpids.iter().map(|_| 1 + r.below(6) as u16).collect();
+            let circuit = Circuit { port: port.port, tags, vni: region.vpcs[at].vni, line, ce: mac(r) };
+            let taken = |o: &Circuit| (o.port, &o.tags) == (circuit.port, &circuit.tags);
+            if !region.edge.circuits.iter().any(taken) {
+                region.edge.circuits.push(circuit);
+            }
+            for v6 in [false, true] {
+                let len = if v6 { *r.pick(&[64, 112, 128]) } else { *r.pick(&[17, 24, 30, 32]) };
+                let routes = &mut region.vpcs[at].routes;
+                if let Some(prefix) = Prefix::new(pool(r, v6), len).filter(|p| !routes.iter().any(|(q, _)| q == p)) {
+                    routes.push((prefix, Target::Line(line)));
+                }
+            }
+        }
+    }
+}
+
+/// A random frame of a customer, and the port that it comes by: its tags mostly name a circuit, its source is mostly behind one. None: the
+/// node is no edge.
+pub fn edge_packet(r: &mut Rng, region: &Region) -> Option<(Packet, u32)> {
+    let circuit = region.edge.circuits.get(r.below(region.edge.circuits.len().max(1)))?;
+    let vpc = region.vpc(circuit.vni)?;
+    let mut layers = Vec::new();
+    let edges = r.chance(10);
+    inner(r, region, vpc, edges, &mut layers);
+    let lines = vpc.routes.iter().filter(|(_, t)| matches!(t, Target::Line(_))).map(|(p, _)| p.addr);
+    let sources: Vec<IpAddr> = lines.collect();
+    if let (true, false) = (r.chance(85), sources.is_empty()) {
+        let source = *r.pick(&sources);
+        match (source, layers.get_mut(1)) {
+            (IpAddr::V4(a), Some(Layer::Ipv4(ip))) => ip.src = a,
+            (IpAddr::V6(a), Some(Layer::Ipv6(ip))) => ip.src = a,
+            _ => {}
+        }
+    }
+    let port = region.edge.ports.iter().find(|e| e.port == circuit.port)?;
+    let mut tags: Vec<Vlan> = (port.tpids.iter().zip(&circuit.tags))
+        .map(|(tpid, vid)| Vlan { tci: vid | (r.word() as u16 & 0xf000), tpid: *tpid, ethertype: None })
+        .collect();
+    match r.below(30) {
+        0 => tags.push(Vlan { tci: r.word() as u16, tpid: *r.pick(&[0x8100, 0x88a8]), ethertype: None }),
+        1 => drop(tags.pop()),
+        2 | 3 => tags.iter_mut().for_each(|t| t.tci = (t.tci & 0xf000) | *r.pick(&[0, 1, 2, 3, 9, 4095])),
+        4 => tags.iter_mut().for_each(|t| t.tpid = *r.pick(&[0x8100, 0x88a8, 0x9100])),
+        _ => {}
+    }
+    if let (true, Some(Layer::Eth(eth))) = (r.chance(1), layers.first_mut()) {
+        eth.dst = Mac([1, 0x80, 0xc2, 0, 0, r.below(20) as u8]);
+    }
+    layers.splice(1..1, tags.into_iter().map(Layer::Vlan));
+    let mut packet = Packet::new(layers);
+    if r.chance(15) {
+        spoil_field(r, &mut packet);
+    }
+    match r.below(40) {
+        0 => packet.cut = Some(14 + r.below(80)),
+        1 => packet.pad = vec![0xaa; r.below(40)],
+        2 | 3 => packet.patches.push((r.below(90), vec![r.word() as u8])),
+        _ => {}
+    }
+    let port = if r.chance(97) { circuit.port } else { r.pick(&region.edge.ports).port };
+    Some((packet, port))
 }
 
 fn vpc(r: &mut Rng, vni: u32, vnis: &[u32], region: &Region, size: Size) -> Vpc {

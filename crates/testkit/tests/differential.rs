@@ -98,9 +98,10 @@ fn rust_and_xdp_agree_on_random_packets() {
                 random::change(&mut rng, &mut region);
                 pair.change(&region).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{region}"));
             }
-            let packet = random::packet(&mut rng, &region);
+            let customers = rng.chance(20).then(|| random::edge_packet(&mut rng, &region)).flatten();
+            let uplink = |rng: &mut Rng| (random::packet(rng, &region), 1 + rng.below(2) as u32);
+            let (packet, port) = customers.unwrap_or_else(|| uplink(&mut rng));
             let frame = packet.encode();
-            let port = 1 + rng.below(2) as u32;
             if frame.len() < 14 {
                 continue;
             }
@@ -123,6 +124,8 @@ fn rust_and_xdp_agree_on_random_packets() {
     seen.iter().for_each(|(what, n)| println!("  {n:>8} {what}"));
     // The generator has teeth only while packets get far and fail in many ways.
     assert!(seen.get("forward").is_some_and(|n| *n * 8 > done as u64), "too few packets are forwarded");
+    let edge = seen.keys().filter(|what| what.starts_with("drop edge_")).count();
+    assert!(edge >= 8, "too few kinds of faults of customers: {edge}");
     assert!(seen.len() >= 40, "too few kinds of outcome: {}", seen.len());
 }
 
@@ -296,7 +299,7 @@ impl<E: Side> Pair<E> {
         let fast = self.one.run(frame, port, NOW)?;
         let nonlinear =
             |r: PuntReason| r == PuntReason::NonlinearHeaders && self.one.linear() != 0 && self.one.linear() < 150;
-        if let Some(reason) = fast.punt.filter(|r| !allowed(frame, region, &slow).contains(r) && !nonlinear(*r)) {
+        if let Some(reason) = fast.punt.filter(|r| !allowed(frame, region, &slow, port).contains(r) && !nonlinear(*r)) {
             return Err(format!(
                 "XDP punts for {}, which it need not; the Rust path:{}",
                 reason.name(),
@@ -320,7 +323,7 @@ impl<E: Side> Pair<E> {
         if fast.generated != slow.generated {
             return Err(format!("generated frames differ; XDP:{}\nthe Rust path:{}", describe(&fast), describe(&slow)));
         }
-        opinion(region, frame, &slow)?;
+        opinion(region, frame, &slow, port)?;
         Ok(match (fast.punt, &slow.end) {
             (Some(reason), _) => format!("punt {}", reason.name()),
             (None, End::Forward(..)) => "forward".into(),
@@ -360,15 +363,20 @@ impl<E: Side> Pair<E> {
     }
 }
 
-/// Where the VPC of a frame is served, by the VNI that stands where it does without options.
-fn path_of(frame: &[u8], region: &Region) -> u64 {
+/// Where the VPC of a frame is served, by the VNI that stands where it does without options; of one by an edge port, where any VPC of a circuit
+/// there is.
+fn path_of(frame: &[u8], region: &Region, port: u32) -> u64 {
+    if region.edge.ports.iter().any(|e| e.port == port) {
+        let circuits = region.edge.circuits.iter().filter(|c| c.port == port);
+        return circuits.filter_map(|c| region.vpc(c.vni)).fold(0, |paths, vpc| paths | vpc.path);
+    }
     let inner = if frame[12..14] == [0x86, 0xdd] { 70 } else { 50 };
     let vni = frame.get(inner - 4..inner - 1).map(|b| u32::from_be_bytes([0, b[0], b[1], b[2]]));
     vni.and_then(|vni| region.vpc(vni)).map_or(0, |vpc| vpc.path)
 }
 
 /// What XDP may hand over, by what the Rust path made of it: never known unicast.
-fn allowed(frame: &[u8], region: &Region, slow: &Seen) -> Vec<PuntReason> {
+fn allowed(frame: &[u8], region: &Region, slow: &Seen, port: u32) -> Vec<PuntReason> {
     use DropReason as D;
     let icmp = region.switches & abi::OPT_ICMP != 0;
     let mut out = Vec::new();
@@ -378,11 +386,12 @@ fn allowed(frame: &[u8], region: &Region, slow: &Seen) -> Vec<PuntReason> {
     } else {
         frame.get(14).is_some_and(|b| b & 15 > 5)
     };
-    if outer {
+    let edge = region.edge.ports.iter().find(|e| e.port == port).map(|e| 4 * e.tpids.len());
+    if outer && edge.is_none() {
         return vec![PuntReason::OuterOptions];
     }
-    let inner = if v6 { 70 } else { 50 };
-    if path_of(frame, region) != 0 {
+    let inner = edge.unwrap_or(if v6 { 70 } else { 50 });
+    if path_of(frame, region, port) != 0 {
         out.push(PuntReason::PathSoftware);
     }
     if frame.get(inner + 12..inner + 14) == Some(&[8, 0]) && frame.get(inner + 14).is_some_and(|b| b & 15 > 5) {
@@ -462,9 +471,76 @@ fn from_link_local(frame: &[u8]) -> bool {
     }
 }
 
-/// The naive oracle's opinion of what the Rust path did.
-fn opinion(region: &Region, frame: &[u8], slow: &Seen) -> Result<(), String> {
+/// Whether a frame was sent where the naive oracle says.
+fn sent_to(region: &Region, place: &Place<'_>, (port, bytes): (Option<u32>, &[u8])) -> bool {
+    match place {
+        Place::Vm(vpc, vm) => {
+            let Some((_, nc, out_vni, _)) = plain(bytes) else { return false };
+            let inner = if nc.is_ipv4() { 50 } else { 70 };
+            nc == vm.nc && out_vni == vpc.vni && bytes[inner..inner + 12] == [vm.mac.0, vpc.mac.0].concat()
+        }
+        Place::Line(vpc, c) => {
+            let head = [&c.ce.0[..], &vpc.mac.0, &region.tag_bytes(c).unwrap_or_default()].concat();
+            port.is_none_or(|p| p == c.port) && bytes.starts_with(&head)
+        }
+        Place::Gateway(_) | Place::Nowhere(_) => false,
+    }
+}
+
+/// The naive oracle's opinion of what became of a customer's frame.
+fn opinion_of_edge(region: &Region, frame: &[u8], slow: &Seen, port: u32) -> Result<(), String> {
     use DropReason as D;
+    let wrong = |what: String| Err(format!("the naive oracle says {what}; the Rust path:{}", describe(slow)));
+    let unknown = matches!(
+        slow.end,
+        End::Drop(
+            D::EdgeUntagged
+                | D::EdgeOneTag
+                | D::EdgeManyTags
+                | D::EdgeTagged
+                | D::EdgePriorityTag
+                | D::EdgeTpid
+                | D::EdgeCustomerUnknown
+                | D::EdgeOverlayUnknown
+                | D::OuterTruncated
+        )
+    );
+    let control = frame.starts_with(&[1, 0x80, 0xc2, 0, 0]) && frame[5] < 16;
+    if control != matches!(slow.end, End::Pass(_)) {
+        return wrong(format!("control of the link: {control}"));
+    }
+    let Some((circuit, inner)) = testkit::oracle::circuit(region, port, frame).filter(|_| !control) else {
+        return if unknown || control { Ok(()) } else { wrong("nobody's circuit".into()) };
+    };
+    let tagged = matches!(frame.get(inner + 12..inner + 14), Some([0x81, 0] | [0x88, 0xa8] | [0x91, 0]));
+    if unknown != (tagged || frame.len() < inner + 14) {
+        return wrong(format!("{circuit:?}"));
+    }
+    let ends = match frame.get(inner + 12..inner + 15) {
+        Some([8, 0, 0x45]) => v4(frame, inner + 26).zip(v4(frame, inner + 30)),
+        Some([0x86, 0xdd, _]) => v6(frame, inner + 22).zip(v6(frame, inner + 38)),
+        _ => None,
+    };
+    let Some((from, to)) = ends else { return Ok(()) };
+    let (behind, place) = (testkit::oracle::behind_a_line(region, circuit.vni, from), place(region, circuit.vni, to));
+    match &slow.end {
+        End::Forward(out, bytes) if !behind || !sent_to(region, &place, (*out, bytes)) => {
+            wrong(format!("{place:?}, from {from}: behind a line: {behind}"))
+        }
+        End::Drop(D::EdgeSource) if behind => wrong(format!("{from} is behind a line")),
+        End::Drop(
+            r @ (D::RouteNone | D::RouteBlackhole | D::RoutePeerLoop | D::ScopeInternet | D::ScopeLine | D::VmUnknown),
+        ) if !matches!(place, Place::Nowhere(p) if p == *r) => wrong(format!("{place:?}")),
+        _ => Ok(()),
+    }
+}
+
+/// The naive oracle's opinion of what the Rust path did.
+fn opinion(region: &Region, frame: &[u8], slow: &Seen, port: u32) -> Result<(), String> {
+    use DropReason as D;
+    if region.edge.ports.iter().any(|e| e.port == port) && !region.edge.circuits.is_empty() {
+        return opinion_of_edge(region, frame, slow, port);
+    }
     let Some((source, _, vni, to)) = plain(frame) else { return Ok(()) };
     let wrong = |what: &str| Err(format!("the naive oracle says {what}; the Rust path:{}", describe(slow)));
     if from_link_local(frame) {
@@ -474,15 +550,10 @@ fn opinion(region: &Region, frame: &[u8], slow: &Seen) -> Result<(), String> {
     let place = place(region, vni, to);
     let sender = may_send(region, vni, source);
     match (&slow.end, place) {
-        (End::Forward(_, bytes), Place::Vm(vpc, vm)) => {
-            let Some((_, nc, out_vni, _)) = plain(bytes) else { return wrong("the frame sent should be VXLAN") };
-            let inner = if nc.is_ipv4() { 50 } else { 70 };
-            let macs = [vm.mac.0, vpc.mac.0].concat();
-            if sender.is_err() || nc != vm.nc || out_vni != vpc.vni || bytes[inner..inner + 12] != macs {
-                return wrong(&format!("VM {} of VPC {} (sender {sender:?})", vm.name, vpc.name));
-            }
+        (End::Forward(out, bytes), place) if sender.is_err() || !sent_to(region, &place, (*out, bytes)) => {
+            return wrong(&format!("{place:?} (sender {sender:?})"));
         }
-        (End::Forward(..), other) => return wrong(&format!("{other:?}")),
+        (End::Forward(..), _) => {}
         (End::Drop(r @ (D::SourceUnknown | D::SourceNotHosting)), _) if sender != Err(*r) && sender.is_err() => {
             return wrong(&format!("{sender:?}"));
         }
@@ -505,7 +576,9 @@ fn opinion(region: &Region, frame: &[u8], slow: &Seen) -> Result<(), String> {
         (End::Drop(D::TtlExpired), Place::Gateway(_)) => {
             return wrong("the gateway's own address, for which the TTL suffices")
         }
-        (End::Drop(D::GatewayNotServed), Place::Nowhere(_) | Place::Vm(..)) => return wrong(&format!("{place:?}")),
+        (End::Drop(D::GatewayNotServed), Place::Nowhere(_) | Place::Vm(..) | Place::Line(..)) => {
+            return wrong(&format!("{place:?}"))
+        }
         _ => {}
     }
     Ok(())

@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Sites of customers behind a node that is a provider edge, in network namespaces (see crate `lab`): a CE that speaks Q-in-Q reaches a VM
+//! behind a Linux VTEP and is reached by it, on the fast path and on AF_PACKET. The kernel need not know VLANs: the CE is this test, with a
+//! packet socket at the far end of the port's link. Without root it says so and passes.
+
+mod region;
+
+use abi::IfIndex;
+use lab::traffic;
+use node::afpacket::PacketSocket;
+use region::{inside, region, wait, Region};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// A host of either site: both customers use the same addresses.
+const SITE: [u8; 4] = [10, 9, 0, 5];
+/// blue-1, and green-1.
+const VM: [u8; 4] = [10, 0, 0, 11];
+const GATEWAY: [u8; 4] = [10, 0, 0, 1];
+const BLUE_MAC: [u8; 6] = [2, 0, 0, 0x64, 0, 1];
+const GREEN_MAC: [u8; 6] = [2, 0, 1, 0x2c, 0, 1];
+const ECHO: u8 = 8;
+const ECHO_REPLY: u8 = 0;
+
+/// A customer's router: it answers pings of its site, and keeps the other frames that come.
+struct Ce {
+    mac: [u8; 6],
+    tags: Vec<u8>,
+    link: String,
+    stop: Arc<AtomicBool>,
+    /// Pings that it has answered.
+    answered: Arc<AtomicU64>,
+    /// Frames that are no pings, and those that have other tags than its own.
+    came: Arc<Mutex<Vec<Vec<u8>>>>,
+    to_send: Arc<Mutex<Vec<Vec<u8>>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+fn sum(bytes: &[u8]) -> [u8; 2] {
+    let words = bytes.chunks(2).map(|w| u32::from(w[0]) << 8 | w.get(1).map_or(0, |b| u32::from(*b)));
+    let mut sum: u32 = words.sum();
+    while sum >> 16 != 0 {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    (!(sum as u16)).to_be_bytes()
+}
+
+/// An IPv4 packet with an ICMP message; `rest`: identifier, sequence number, data.
+fn icmp(src: [u8; 4], dst: [u8; 4], kind: u8, rest: &[u8]) -> Vec<u8> {
+    let mut message = [&[kind, 0, 0, 0], rest].concat();
+    let check = sum(&message);
+    message[2..4].copy_from_slice(&check);
+    let total = (20 + message.len() as u16).to_be_bytes();
+    let mut ip = vec![0x45, 0, total[0], total[1], 0, 0, 0, 0, 64, 1, 0, 0];
+    ip.extend([src, dst].concat());
+    let check = sum(&ip);
+    ip[10..12].copy_from_slice(&check);
+    [ip, message].concat()
+}
+
+impl Ce {
+    /// Makes the link, of which `edgeN` is the node's port, and stands at its far end.
+    fn new(region: &Region, n: u8) -> Ce {
+        let (port, link) = (format!("edge{n}"), format!("ce{n}"));
+        let gw = region.ns("gw");
+        gw.run(&format!("ip link add {port} type veth peer name {link}")).unwrap();
+        for dev in [&port, &link] {
+            gw.run(&format!("sysctl -q -w net.ipv6.conf.{dev}.disable_ipv6=1")).unwrap();
+            gw.run(&format!("ip link set {dev} up")).unwrap();
+        }
+        // On veth that starts the receiving NAPI context, without which the kernel drops what an XDP program sends.
+        gw.run(&format!("ethtool -K {link} gro on")).unwrap();
+        let (stop, answered, came, to_send) = (Arc::default(), Arc::default(), Arc::default(), Arc::default());
+        let mut ce = Ce {
+            mac: [2, 0, 0, 0, 0xce, n],
+            // Customer 100, overlay 7: both customers' tags are the same.
+            tags: vec![0x88, 0xa8, 0, 100, 0x81, 0, 0, 7],
+            link,
+            stop,
+            answered,
+            came,
+            to_send,
+            thread: None,
+        };
+        ce.thread = Some(ce.serve(region));
+        ce
+    }
+
+    fn serve(&self, region: &Region) -> JoinHandle<()> {
+        let (mac, tags) = (self.mac, self.tags.clone());
+        let index = region.ns("gw").run(&format!("cat /sys/class/net/{}/ifindex", self.link)).unwrap();
+        let index: u32 = index.trim().parse().unwrap();
+        let (stop, answered) = (self.stop.clone(), self.answered.clone());
+        let (came, to_send) = (self.came.clone(), self.to_send.clone());
+        inside(&region.ns("gw"), move || {
+            let mut socket = PacketSocket::open(IfIndex(index), None).unwrap();
+            socket.keep_tags(true);
+            while !stop.load(Ordering::Relaxed) {
+                to_send.lock().unwrap().drain(..).for_each(|frame| assert!(socket.send(&frame)));
+                let n = socket.receive().unwrap();
+                let frames: Vec<Vec<u8>> =
+                    socket.regions(n).map(|(region, (start, len))| region[start..start + len].to_vec()).collect();
+                for frame in &frames {
+                    let ping = frame.get(12..20) == Some(&tags) && frame.get(20..22) == Some(&[8, 0]);
+                    let ping = ping && frame.get(38..42) == Some(&SITE) && frame.get(42) == Some(&ECHO);
+                    if !ping || frame[..6] != mac {
+                        came.lock().unwrap().push(frame.clone());
+                        continue;
+                    }
+                    let asker = frame[34..38].try_into().unwrap();
+                    let reply = icmp(
+                        SITE,
+                        asker,
+                        ECHO_REPLY,
+                        &frame[46..22 + usize::from(frame[25]) + (usize::from(frame[24]) << 8)],
+                    );
+                    let back: [u8; 6] = frame[6..12].try_into().unwrap();
+                    assert!(socket.send(&[&back[..], &mac, &tags, &[8, 0], &reply].concat()));
+                    answered.fetch_add(1, Ordering::Relaxed);
+                }
+                if n == 0 {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+        })
+    }
+
+    /// Sends a frame with these tags.
+    fn send(&self, to: [u8; 6], tags: &[u8], behind: &[u8]) {
+        self.to_send.lock().unwrap().push([&to[..], &self.mac, tags, behind].concat());
+    }
+
+    /// Pings an address of its VPC from the site.
+    fn ping(&self, gateway: [u8; 6], to: [u8; 4], sequence: u8) {
+        let packet = icmp(SITE, to, ECHO, &[0x12, 0x34, 0, sequence, 1, 2, 3, 4]);
+        self.send(gateway, &self.tags, &[&[8, 0], &packet[..]].concat());
+    }
+
+    /// The first frame that came and is like this one; the others are forgotten.
+    fn take(&self, what: &str, like: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+        wait(what, || {
+            let mut came = self.came.lock().unwrap();
+            let found = came.iter().position(|f| like(f))?;
+            let frame = came.swap_remove(found);
+            came.clear();
+            Some(frame)
+        })
+    }
+
+    /// Waits for the reply to a ping, in its own tags and from the VPC's gateway address.
+    fn replied(&self, gateway: [u8; 6], from: [u8; 4], sequence: u8) {
+        let head = [&self.mac[..], &gateway, &self.tags, &[8, 0]].concat();
+        let reply = self.take("an echo reply", |f| {
+            f.get(34..38) == Some(&from) && f.get(42) == Some(&ECHO_REPLY) && f.get(49) == Some(&sequence)
+        });
+        assert_eq!(reply[..22], head, "addresses and tags");
+        assert_eq!(&reply[38..42], &SITE);
+    }
+}
+
+impl Drop for Ce {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+const DOCUMENTS: &str = "
+{apiVersion: tunny/v1, kind: EdgePort, metadata: {name: east}, spec: {interface: edge0, number: 0}}
+---
+{apiVersion: tunny/v1, kind: EdgePort, metadata: {name: west}, spec: {interface: edge1, number: 1}}
+---
+{apiVersion: tunny/v1, kind: Overlay, metadata: {name: blue-site}, spec: {vpc: blue, port: east, customer: 100, overlay: 7, mac: '02:00:00:00:ce:00'}}
+---
+{apiVersion: tunny/v1, kind: Overlay, metadata: {name: green-site}, spec: {vpc: green, port: west, customer: 100, overlay: 7, mac: '02:00:00:00:ce:01'}}
+---
+{apiVersion: tunny/v1, kind: Route, spec: {vpc: blue, prefix: 10.9.0.0/24, scope: line}}
+---
+{apiVersion: tunny/v1, kind: Route, spec: {vpc: green, prefix: 10.9.0.0/24, scope: line}}
+";
+
+/// Echo requests that a VM's kernel has got.
+fn heard(region: &Region, vm: &str) -> u64 {
+    let text = region.ns(vm).run("cat /proc/net/snmp").unwrap();
+    let icmp: Vec<&str> = text.lines().filter(|l| l.starts_with("Icmp:")).collect();
+    let column = icmp[0].split(' ').position(|w| w == "InEchos").unwrap();
+    icmp[1].split(' ').nth(column).unwrap().parse().unwrap()
+}
+
+/// Both ways, for two customers with the same tags and addresses.
+fn sites_and_vms_reach_each_other(region: &Region, blue: &Ce, green: &Ce, sequence: u8) {
+    for (vm, own, other) in [("blue-1", blue, green), ("green-1", green, blue)] {
+        let before = (own.answered.load(Ordering::Relaxed), other.answered.load(Ordering::Relaxed));
+        let ping = traffic::ping(&region.ns(vm), "10.9.0.5", 3, &["-i", "0.05"]).unwrap();
+        assert_eq!((ping.sent, ping.received), (3, 3), "{vm} to its site: {}", ping.output);
+        let after = (own.answered.load(Ordering::Relaxed), other.answered.load(Ordering::Relaxed));
+        assert_eq!((after.0 - before.0, after.1 - before.1), (3, 0), "{vm}: by its own line alone");
+    }
+    for (vm, other, ce, mac) in [("blue-1", "green-1", blue, BLUE_MAC), ("green-1", "blue-1", green, GREEN_MAC)] {
+        let before = (heard(region, vm), heard(region, other));
+        ce.ping(mac, VM, sequence);
+        ce.replied(mac, VM, sequence);
+        ce.ping(mac, GATEWAY, sequence + 1);
+        ce.replied(mac, GATEWAY, sequence + 1);
+        assert_eq!(
+            (heard(region, vm) - before.0, heard(region, other) - before.1),
+            (1, 0),
+            "{vm} alone hears its site"
+        );
+    }
+}
+
+#[test]
+fn sites_behind_q_in_q_reach_their_vms_and_are_reached_in_each_engine() {
+    let Some(region) = region("ce") else { return };
+    let (blue, green) = (Ce::new(&region, 0), Ce::new(&region, 1));
+    region.apply(DOCUMENTS);
+    // ARP for the gateway, as a router asks.
+    let arp = [&[8, 6, 0, 1, 8, 0, 6, 4, 0, 1][..], &blue.mac, &SITE, &[0; 6], &GATEWAY].concat();
+    blue.send([0xff; 6], &blue.tags, &arp);
+    let reply = blue.take("an ARP reply", |f| f.get(20..22) == Some(&[8, 6]));
+    let answer = [&[8, 6, 0, 1, 8, 0, 6, 4, 0, 2][..], &BLUE_MAC, &GATEWAY].concat();
+    assert_eq!(reply[..40], [&blue.mac[..], &BLUE_MAC, &blue.tags, &answer].concat());
+    sites_and_vms_reach_each_other(&region, &blue, &green, 10);
+
+    // What is wrong is dropped with its reason: an overlay that the customer has not, one tag, a VM's address.
+    let packet = |src| [&[8, 0][..], &icmp(src, VM, ECHO, &[0; 12])].concat();
+    blue.send(BLUE_MAC, &[0x88, 0xa8, 0, 100, 0x81, 0, 0, 8], &packet(SITE));
+    blue.send(BLUE_MAC, &[0x88, 0xa8, 0, 100], &packet(SITE));
+    blue.send(BLUE_MAC, &blue.tags, &packet([10, 0, 0, 12]));
+    for reason in ["edge_overlay_unknown", "edge_one_tag", "edge_source"] {
+        wait(reason, || (region.drops(reason) == 1).then_some(()));
+    }
+
+    // The same on AF_PACKET, where the kernel takes the outer tag off.
+    let text = region.tunny(&["get", "gateway", "-o", "json"]);
+    let mut gateway: serde_json::Value = serde_json::from_str(&text).unwrap();
+    gateway[0]["spec"]["engine"] = "af_packet".into();
+    region.apply(&gateway[0].to_string());
+    sites_and_vms_reach_each_other(&region, &blue, &green, 20);
+
+    // A line that is taken away leads nowhere.
+    region.tunny(&["delete", "--yes", "overlay/blue-site"]);
+    let ping = traffic::ping(&region.ns("blue-1"), "10.9.0.5", 2, &["-i", "0.05", "-W", "1"]).unwrap();
+    assert_eq!(ping.received, 0, "{}", ping.output);
+    assert!(region.drops("scope_line") >= 2);
+    let counters = region.node().unwrap().counters().unwrap();
+    assert!(counters.balanced, "{counters:?}");
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The provider edge: what the tables are told; documents come back in every form; a Route names its line. What is refused: `tests/bad`.
+
+mod common;
+
+use abi::Vni;
+use compile::*;
+use model::*;
+use tables::{CircuitSpec, Target};
+
+const BASE: &str = "\
+{apiVersion: tunny/v1, kind: Vpc, metadata: {name: red}, spec: {vni: 7}}
+---
+{apiVersion: tunny/v1, kind: Vpc, metadata: {name: blue}, spec: {vni: 8}}
+---
+{apiVersion: tunny/v1, kind: EdgePort, metadata: {name: east}, spec: {interface: edge0, number: 3}}
+---
+{apiVersion: tunny/v1, kind: EdgePort, metadata: {name: west}, spec: {interface: edge1, number: 1, tags: 1}}
+---
+{apiVersion: tunny/v1, kind: EdgePort, metadata: {name: yard}, spec: {interface: edge2, number: 2, tags: 0, tpids: {outer: pre-standard, inner: 802.1ad}}}
+---
+{apiVersion: tunny/v1, kind: Overlay, metadata: {name: a}, spec: {vpc: red, port: east, customer: 100, overlay: 7, mac: '02:00:00:00:ce:01'}}
+---
+{apiVersion: tunny/v1, kind: Overlay, metadata: {name: b}, spec: {vpc: red, port: west, customer: 100, line: 9, mac: '02:00:00:00:ce:02'}}
+---
+{apiVersion: tunny/v1, kind: Overlay, metadata: {name: c}, spec: {vpc: blue, port: yard, mac: '02:00:00:00:ce:03'}}
+---
+{apiVersion: tunny/v1, kind: Route, spec: {vpc: red, prefix: 10.9.0.0/16, scope: line}}
+---
+{apiVersion: tunny/v1, kind: Route, metadata: {name: far}, spec: {vpc: red, prefix: 10.10.0.0/16, scope: line, line: 9}}
+";
+
+fn base() -> Model {
+    Model::from_documents(&parse_text("base.yaml", BASE).unwrap()).unwrap().0
+}
+
+fn targets(model: &Model) -> Vec<Target> {
+    let commit = model.full_commit();
+    let red = commit.tenants.iter().find(|t| t.vni == Vni(7)).unwrap();
+    match &red.routes {
+        tables::RoutesChange::Replace(routes) => routes.iter().map(|r| r.target).collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn tables_are_told_ports_and_circuits() {
+    let plan = base().edge();
+    let ports: Vec<_> = plan.ports.iter().map(|p| (p.interface.as_str(), p.number, p.tags, p.tpids)).collect();
+    assert_eq!(
+        ports,
+        [("edge0", 3, 2, [0x88a8, 0x8100]), ("edge1", 1, 1, [0x8100, 0x8100]), ("edge2", 2, 0, [0x9100, 0x88a8])]
+    );
+    let circuit =
+        |port, customer, overlay, vni, line, ce| CircuitSpec { port, customer, overlay, vni: Vni(vni), line, ce };
+    let circuits = [
+        circuit(3, 100, 7, 7, 0, 0x0200_0000_ce01),
+        circuit(1, 100, 0, 7, 9, 0x0200_0000_ce02),
+        circuit(2, 0, 0, 8, 0, 0x0200_0000_ce03),
+    ];
+    assert_eq!(plan.circuits, circuits);
+    assert_eq!(base().conntrack().edge, plan);
+}
+
+#[test]
+fn a_route_names_its_line_in_every_form() {
+    let model = base();
+    assert_eq!(targets(&model), [Target::Line(0), Target::Line(9)]);
+    let far = model.get(Kind::Route, "far").unwrap();
+    assert_eq!(far.to_json()["spec"]["line"], 9);
+    assert_eq!(far.summary(), "10.10.0.0/16 in red line 9");
+    assert_eq!(model.get(Kind::Route, "red/10.9.0.0/16").unwrap().to_json()["spec"].get("line"), None);
+    // Snapshot, change set and NDJSON.
+    let mut snapshot = Vec::new();
+    model.write_snapshot(&mut snapshot, 3).unwrap();
+    let back = Model::from_snapshot(&snapshot).unwrap().0;
+    assert_eq!((targets(&back), back.edge()), (targets(&model), model.edge()));
+    let lines: Vec<String> =
+        Kind::ALL.into_iter().flat_map(|k| model.objects(k)).map(|o| o.to_ndjson() + "\n").collect();
+    let again = Model::from_documents(&parse_text("again.yaml", &lines.join("---\n")).unwrap()).unwrap().0;
+    assert_eq!((targets(&again), again.edge()), (targets(&model), model.edge()));
+}
+
+#[test]
+fn a_route_that_gets_another_line_is_a_change_and_the_same_one_is_none() {
+    let mut model = base();
+    let route = |line| {
+        format!("{{apiVersion: tunny/v1, kind: Route, metadata: {{name: far}}, spec: {{vpc: red, prefix: 10.10.0.0/16, scope: line, line: {line}}}}}\n")
+    };
+    let plan = model.apply(&parse_text("same.yaml", &route(9)).unwrap()).unwrap();
+    assert!(plan.commit(&model).tenants.is_empty());
+    let plan = model.apply(&parse_text("other.yaml", &route(0)).unwrap()).unwrap();
+    assert_eq!((plan.commit(&model).tenants.len(), targets(&model)), (1, vec![Target::Line(0), Target::Line(0)]));
+}
+
+#[test]
+fn what_an_overlay_needs_is_not_deleted_before_it() {
+    let mut model = base();
+    for name in ["kind: EdgePort, metadata: {name: east}", "kind: Vpc, metadata: {name: blue}"] {
+        let text = format!(
+            "{{apiVersion: tunny/v1, {name}, spec: {}}}\n",
+            if name.contains("Vpc") { "{vni: 8}" } else { "{interface: edge0, number: 3}" }
+        );
+        let gone = parse_text("gone.yaml", &text).unwrap().into_deletions();
+        let errors = model.apply(&gone).unwrap_err();
+        assert!(errors.iter().any(|e| e.to_string().contains("Overlay")), "{errors:?}");
+    }
+}
