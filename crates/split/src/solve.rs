@@ -22,7 +22,7 @@ pub struct Effort {
 
 impl Effort {
     /// Seconds at most.
-    pub const USUAL: Effort = Effort { steps: 1_500_000, evaluations: 60_000 };
+    pub const USUAL: Effort = Effort { steps: 300_000, evaluations: 20_000 };
     /// A fraction of a second.
     pub const SHORT: Effort = Effort { steps: 100_000, evaluations: 3_000 };
 }
