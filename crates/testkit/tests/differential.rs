@@ -306,7 +306,8 @@ impl<E: Side> Pair<E> {
                 describe(&slow)
             ));
         }
-        let in_software = path_of(frame, region) & abi::POLICY_PATH_SOFTWARE != 0;
+        let edge = region.edge.ports.iter().any(|e| e.port == port);
+        let in_software = !edge && path_of(frame, region, port) & abi::POLICY_PATH_SOFTWARE != 0;
         if self.one.punts() && in_software && fast.punt.is_none() && matches!(fast.end, End::Forward(..)) {
             return Err("XDP sends on what is to be served in software".into());
         }
