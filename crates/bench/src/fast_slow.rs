@@ -51,7 +51,7 @@ impl World {
 
     /// Whether a VPC is one of the few that carry most.
     fn is_hot(&self, vpc: u32) -> bool {
-        abi::hash1(vpc.into(), self.seed) % u64::from(FEW) == 0
+        abi::hash1(vpc.into(), self.seed).is_multiple_of(u64::from(FEW))
     }
 
     /// Packets of the skew, those for which `wanted` holds of their VPC.
