@@ -105,9 +105,12 @@ static __always_inline int qinq_restore(struct xdp_md *ctx, const struct end *e)
 	if (move_head(ctx, two ? -2 * TAG_BYTES : -TAG_BYTES))
 		return -1;
 	data = front(ctx);
-	if (data + MAC_BYTES + 2 * TAG_BYTES > behind(ctx))
+	/* There may be no more in the first buffer than what it came with: one tag, and the EtherType behind it. */
+	if (data + MAC_BYTES + TAG_BYTES > behind(ctx))
 		return -1;
 	if (two) {
+		if (data + MAC_BYTES + 2 * TAG_BYTES > behind(ctx))
+			return -1;
 		macs = *(__u64 *)(data + 2 * TAG_BYTES);
 		more = *(__u32 *)(data + 2 * TAG_BYTES + 8);
 		*(__u32 *)(data + MAC_BYTES + TAG_BYTES) = e->tags[1];

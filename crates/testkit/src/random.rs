@@ -91,17 +91,10 @@ pub fn region(r: &mut Rng, size: Size) -> Region {
         region.switches |= if r.chance(percent) { *bit } else { 0 };
     }
     underlay(r, &mut region, size);
-    let edge = r.chance(60);
-    if edge {
-        edge_ports(r, &mut region);
-    }
     let vnis: Vec<u32> = (0..size.vpcs).map(|i| (r.word() as u32 & 0xffff) << 8 | i as u32).collect();
     for &vni in &vnis {
         let vpc = vpc(r, vni, &vnis, &region, size);
         region.vpcs.push(vpc);
-    }
-    if edge {
-        circuits(r, &mut region);
     }
     // One VPC has so many routes that its trees are deep.
     let deep = r.below(region.vpcs.len());
@@ -113,8 +106,7 @@ pub fn region(r: &mut Rng, size: Size) -> Region {
             Ipv4Addr::from_bits(r.word() as u32).into()
         };
         let len = if v6 { *r.pick(&[16, 32, 48, 60, 64, 65, 96, 128]) } else { 8 + r.below(25) as u8 };
-        let line = Target::Line(r.below(3) as u8);
-        let target = *r.pick(&[Target::Local, Target::Blackhole, Target::Internet, line, Target::Region]);
+        let target = *r.pick(&[Target::Local, Target::Blackhole, Target::Internet, Target::Line(0), Target::Region]);
         let routes = &mut region.vpcs[deep].routes;
         if let Some(prefix) = Prefix::new(addr, len).filter(|p| !routes.iter().any(|(q, _)| q == p)) {
             routes.push((prefix, target));
@@ -152,7 +144,7 @@ pub fn change(r: &mut Rng, region: &mut Region) {
                 break;
             }
         }
-        if r.chance(5) {
+        if !region.edge.circuits.is_empty() && r.chance(5) {
             region.edge.circuits.retain(|c| c.vni != vpc.vni);
         }
         vpc.mac = if r.chance(20) { mac(r) } else { vpc.mac };
@@ -227,6 +219,12 @@ fn path(r: &mut Rng) -> u64 {
         3 => abi::POLICY_PATH_SESSIONS,
         _ => 0,
     }
+}
+
+/// Makes the node of a region a provider edge.
+pub fn edge_of(r: &mut Rng, region: &mut Region) {
+    edge_ports(r, region);
+    circuits(r, region);
 }
 
 /// A port of each number of tags towards customers, and a second one with two.
