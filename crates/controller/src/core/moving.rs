@@ -128,8 +128,9 @@ impl Placement {
             Step::Copy => Some(self.with(&self.cluster, &m.other, Step::Forget, now_ms)),
             // What the new one has begun meanwhile ends there.
             Step::Hand => Some(self.with(&self.cluster, &m.other, Step::Switch, now_ms)),
-            Step::Switch | Step::Drain | Step::Own => Some(self.with(&m.other, &self.cluster, Step::Switch, now_ms)),
-            Step::Forget => None,
+            Step::Switch | Step::Drain => Some(self.with(&m.other, &self.cluster, Step::Switch, now_ms)),
+            // The new one asks no more: what the other one began then would not be found by who still sends here.
+            Step::Own | Step::Forget => None,
         }
     }
 
