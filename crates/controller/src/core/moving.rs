@@ -482,7 +482,10 @@ mod tests {
         // A node that is away has not said what it has.
         w.sessions.clear();
         w.heard_nodes.remove("a2");
-        assert_eq!((w.now().next(&w, DRAIN_MS), w.now().waits_for(&w)), (None, vec!["a2".to_string(),]));
+        assert_eq!(
+            (w.now().next(&w, DRAIN_MS), w.now().waits_for(&w)),
+            (None, vec!["1 sessions to end".to_string(), "a2".into()])
+        );
         everybody_follows(&mut w);
         let own = w.now().next(&w, DRAIN_MS).unwrap();
         assert_eq!((own.words(&[]).as_str(), own.handover(&clusters[1])), ("moving 5/6: b asks a no more", None));
