@@ -17,7 +17,7 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 /// Seconds of traffic while a tenant moves.
-const MOVING_S: u32 = 9;
+const MOVING_S: u32 = 12;
 /// Within what a flipped bit must be found and mended.
 const REPAIR: Duration = Duration::from_secs(10);
 

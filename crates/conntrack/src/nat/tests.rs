@@ -168,10 +168,9 @@ fn what_is_leaving_is_given_to_nobody_and_what_is_not_here_is_nobodys() {
     t.expire(2 * LINGER_NS);
     assert!(!t.is_in_use(&leaving) && t.is_in_use(&kept));
     // A session over what is another node's is none of this one.
-    let strange = Binding { public: PublicEndpoint { addr: IpAddr::V4(vm(0)), port: 5000 }, ..mine[0] };
     for (last, port, right) in [(1, 5000, true), (2, 5000, false), (3, 5000, false), (3, 40_000, true)] {
         let addr = IpAddr::V4((u32::from(POOL) + last).into());
-        let other = Binding { public: PublicEndpoint { addr, port }, ..strange };
+        let other = Binding { flow: flow(Vni(7), 200, port + last as u16), public: PublicEndpoint { addr, port } };
         assert_eq!((t.judge(&other), t.restore(&other)), (right, right), "{last}:{port}");
     }
     // Nothing is given of a pool that is nobody's.
