@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 /// Which stage of a packet's path belongs on which target, with what copied where, what that carries and costs, and why.
 ///
-/// The file describes traffic, stages, targets and the links between them: docs/design/split.md has its fields, examples/split/ has
+/// The file describes traffic, stages, targets and the links between them: docs/design/split-file.md has its fields, examples/split/ has
 /// four papers' systems. Nothing is measured or sent. Exit status 1 if no split is possible, or none carries the demand.
 #[derive(Debug, clap::Args)]
 pub struct Args {
