@@ -224,7 +224,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     }
 
     steps.begin("serving the ports");
-    plane.serve(crate::service::service(&model))?;
+    plane.serve(crate::dataplane::Service::of(&model))?;
     let served: Vec<String> = plane.uplinks().iter().map(|u| format!("{} {}", u.name, u.mode)).collect();
     steps.done(format!("ports served: {}", if served.is_empty() { "none".into() } else { served.join(", ") }));
     if let Some(old) = &old {

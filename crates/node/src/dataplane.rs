@@ -14,7 +14,7 @@ use crate::uplinks::{interface, Interface};
 use crate::worker::{Port, Shared, Worker};
 use abi::IfIndex;
 use gateway::{FlowCache, Gateway};
-use model::Engine;
+use model::{Engine, Model};
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -56,6 +56,23 @@ pub struct Service {
     pub vteps: Vec<IpAddr>,
     /// VXLAN port.
     pub port: u16,
+}
+
+impl Service {
+    /// What a configuration asks for.
+    pub fn of(model: &Model) -> Service {
+        let Some(g) = model.gateway() else { return Service { port: 4789, ..Default::default() } };
+        let vteps = g.vtep4.map(IpAddr::V4).into_iter().chain(g.vtep6.map(IpAddr::V6)).collect();
+        let edge: Vec<String> = model.by_name().edge_ports.values().map(|p| p.interface.clone()).collect();
+        Service {
+            uplinks: g.ports().into_iter().chain(edge.iter().cloned()).collect(),
+            inline: g.role == model::GatewayRole::Filter,
+            edge,
+            engine: g.engine,
+            vteps,
+            port: g.vxlan_port,
+        }
+    }
 }
 
 /// The data plane.

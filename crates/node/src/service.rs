@@ -544,7 +544,7 @@ impl Node {
         let mut core = self.core.lock();
         let begun = Instant::now();
         let (base, objects) = (self.base(&core.model), consent::objects(&core.model));
-        let before = service(&core.model);
+        let before = Service::of(&core.model);
         let (plan, docs) = match change {
             Change::Everything(model, doubts) => {
                 let mut plan = core.model.replace(model).map_err(sentences)?;
@@ -629,7 +629,7 @@ impl Node {
         before: &Service,
         report: &mut ApplyReport,
     ) -> Result<(), (NodeError, bool)> {
-        let after = service(&core.model);
+        let after = Service::of(&core.model);
         if after != *before {
             self.conntrack.expect_edge(&mut self.writer.lock(), core.model.edge()).map_err(|e| (e, false))?;
             self.plane.lock().serve(after).map_err(|e| (e, false))?;
@@ -687,7 +687,7 @@ impl Node {
 
     /// Serves the ports as configured. The daemon calls it once, when the tables are filled.
     pub fn serve(&self) -> Result<(), NodeError> {
-        let wanted = service(&self.core.lock().model);
+        let wanted = Service::of(&self.core.lock().model);
         self.plane.lock().serve(wanted)
     }
 
@@ -782,20 +782,5 @@ impl Node {
             handovers: self.handovers(),
         })
         .map_err(|_| NodeError::Request("the metrics cannot be written; please report it".into()))
-    }
-}
-
-/// What the data plane must serve for a configuration.
-pub fn service(model: &Model) -> Service {
-    let Some(g) = model.gateway() else { return Service { port: 4789, ..Default::default() } };
-    let vteps = g.vtep4.map(IpAddr::V4).into_iter().chain(g.vtep6.map(IpAddr::V6)).collect();
-    let edge: Vec<String> = model.by_name().edge_ports.values().map(|p| p.interface.clone()).collect();
-    Service {
-        uplinks: g.ports().into_iter().chain(edge.iter().cloned()).collect(),
-        inline: g.role == model::GatewayRole::Filter,
-        edge,
-        engine: g.engine,
-        vteps,
-        port: g.vxlan_port,
     }
 }

@@ -147,7 +147,7 @@ impl Meter {
             ..rates
         };
         self.last = Some((now, counters));
-        self.addresses = crate::service::service(&node.core().model).vteps;
+        self.addresses = crate::dataplane::Service::of(&node.core().model).vteps;
         (self.usage.clone(), self.addresses.clone())
     }
 }
