@@ -311,7 +311,7 @@ fn target(value: u32) -> Target {
         1 => Target::Local,
         3 => Target::Blackhole,
         4 => Target::Internet,
-        _ => Target::Line,
+        _ => Target::Line(0),
     }
 }
 

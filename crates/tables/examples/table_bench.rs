@@ -186,7 +186,7 @@ fn churn(w: &mut Writer, rng: &mut ChaCha8Rng, vpcs: u32) {
         let mut vnis: Vec<Vni> = (0..1000).map(|_| Vni(rng.next_u32() % vpcs + 1)).collect();
         vnis.sort_unstable();
         vnis.dedup();
-        let tenants = vnis.iter().map(|v| delta(*v, rng.next_u32() % 8, Target::Line)).collect();
+        let tenants = vnis.iter().map(|v| delta(*v, rng.next_u32() % 8, Target::Line(0))).collect();
         w.commit(&Commit { tenants, ..Default::default() }).unwrap();
         w.settle();
     }
