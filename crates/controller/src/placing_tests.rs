@@ -245,6 +245,9 @@ fn a_move_goes_on_after_a_kill_at_every_step() {
                 world.settle(now_ms());
             }
             "3/6" => {
+                let state = world.tenant("red").state;
+                assert!(state.ends_with("waits for host h1, b1 (unknown), b2 (unknown)"), "{state}");
+                world.nodes_report(&NODES);
                 assert!(world.tenant("red").state.ends_with("waits for host h1"));
                 world.host_switches();
                 world.settle(now_ms());

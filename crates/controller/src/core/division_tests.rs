@@ -199,17 +199,18 @@ fn no_two_nodes_use_one_address_and_port_whoever_comes_goes_or_is_late() {
                 }
                 9 => {
                     let name = names[rng.random_range(0..5)];
-                    let used = nodes.get(name).and_then(|node| node.used.iter().next().copied());
-                    used.iter().for_each(|u| _ = nodes.get_mut(name).unwrap().used.remove(u));
+                    nodes.entry(name).or_default().used.retain(|_| rng.random_range(0..4) == 0);
                 }
                 _ => {
                     let name = names[rng.random_range(0..5)];
                     let Some(node) = nodes.get_mut(name) else { continue };
-                    let (address, port) = (0xcb00_7100 + rng.random_range(0..9), rng.random_range(1024..=65_535));
-                    let may = |s: &Share| s.node.as_deref() == Some(name) && !s.leaving && covers(s, address, port);
-                    if node.told.1.iter().any(may) {
-                        node.used.insert((address, port));
-                        uses += 1;
+                    for _ in 0..20 {
+                        let (address, port) = (0xcb00_7100 + rng.random_range(0..9), rng.random_range(1024..=65_535));
+                        let may = |s: &Share| s.node.as_deref() == Some(name) && !s.leaving && covers(s, address, port);
+                        if node.told.1.iter().any(may) {
+                            node.used.insert((address, port));
+                            uses += 1;
+                        }
                     }
                 }
             }

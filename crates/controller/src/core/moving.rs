@@ -157,7 +157,9 @@ impl Placement {
         match m.step {
             Step::Copy => facts.unverified(&m.other, self.revision),
             Step::Hand => facts.behind(&self.cluster, self.revision),
-            Step::Switch => facts.unswitched(self.revision),
+            // Before it is believed that the other one has no sessions, nobody gives it any more: neither hosts nor a node of this one that was the old
+            // one before the move was turned round.
+            Step::Switch => [facts.unswitched(self.revision), facts.behind(&self.cluster, self.revision)].concat(),
             Step::Drain => {
                 let (sessions, unknown) = facts.left(&m.other, self.revision);
                 let sessions = (sessions > 0).then(|| format!("{sessions} sessions to end"));
@@ -515,6 +517,8 @@ mod tests {
         assert_eq!(hand.words(&hand.waits_for(&w)), "moving 2/6: a hands new connections over to b; waits for a1, a2");
         w.heard_nodes.extend(nodes_of("a").map(|n| (n, (5, 0))));
         let switch = Placement { revision: 3, ..hand.next(&w, 5).unwrap() };
+        assert_eq!(switch.waits_for(&w), ["h1", "b1", "b2"]);
+        w.heard_nodes.extend(nodes_of("b").map(|n| (n, (3, 0))));
         assert_eq!(switch.words(&switch.waits_for(&w)), "moving 3/6: hosts turn from a to b; waits for h1");
         w.heard_hosts.insert("h1".into(), 3);
         let drain = switch.next(&w, 10).unwrap();

@@ -414,7 +414,11 @@ impl Region {
             self.clusters.iter().filter(|(_, c)| c.scope.may_concern(&pairs)).map(|(name, _)| name.clone()).collect();
         clusters.extend(shifts.clusters.keys().cloned());
         if pairs.iter().any(joins_or_places) {
-            let moving = self.pending.moving.iter().filter_map(|name| self.placed.get(name));
+            // One that was pinned may be on its way again.
+            let named =
+                pairs.iter().filter(|pair| scope::kind(pair) == Kind::Tenant).flat_map(|(a, b)| a.iter().chain(b));
+            let moving: BTreeSet<Name> = named.map(Object::name).chain(self.pending.moving.iter().cloned()).collect();
+            let moving = moving.iter().filter_map(|name| self.placed.get(name));
             clusters.extend(moving.flat_map(|p| p.holders()).filter(|c| self.clusters.contains_key(*c)).cloned());
         }
         // One that is gone is no more, in the store too.
