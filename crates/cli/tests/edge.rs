@@ -90,8 +90,8 @@ impl Ce {
 
     fn serve(&self, region: &Region) -> JoinHandle<()> {
         let (mac, tags) = (self.mac, self.tags.clone());
-        let index = region.ns("gw").run(&format!("cat /sys/class/net/{}/ifindex", self.link)).unwrap();
-        let index: u32 = index.trim().parse().unwrap();
+        let said = region.ns("gw").run(&format!("ip -o link show dev {}", self.link)).unwrap();
+        let index: u32 = said.split(':').next().unwrap().parse().unwrap();
         let (stop, answered) = (self.stop.clone(), self.answered.clone());
         let (came, to_send) = (self.came.clone(), self.to_send.clone());
         inside(&region.ns("gw"), move || {
