@@ -396,13 +396,13 @@ fn listings_select_and_go_on_where_they_were_cut() {
 
 #[test]
 fn no_acknowledged_change_is_lost_whenever_the_controller_is_killed() {
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     let mut region = Region::start();
     let mut acknowledged = Vec::new();
     let mut next = 0;
     let mut seed = u64::from(std::process::id());
     for _ in 0..8 {
-        let stop = AtomicBool::new(false);
+        let (stop, so_far) = (AtomicBool::new(false), AtomicU64::new(0));
         let (made, tried) = std::thread::scope(|scope| {
             let client = client(&region);
             let writer = scope.spawn(|| {
@@ -417,14 +417,22 @@ fn no_acknowledged_change_is_lost_whenever_the_controller_is_killed() {
                     ));
                     n += 1;
                     match client.post::<Value>("/v1/apply", text.into()) {
-                        Ok(report) => made.push((n - 1, report["generation"].as_u64().unwrap())),
+                        Ok(report) => {
+                            made.push((n - 1, report["generation"].as_u64().unwrap()));
+                            so_far.fetch_add(1, Ordering::Relaxed);
+                        }
                         Err(_) => break,
                     }
                 }
                 (made, n)
             });
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            std::thread::sleep(Duration::from_millis(30 + (seed >> 33) % 150));
+            // A slow machine has to have something to lose, too.
+            let begun = Instant::now();
+            while so_far.load(Ordering::Relaxed) < 3 && begun.elapsed() < Duration::from_secs(20) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            std::thread::sleep(Duration::from_millis((seed >> 33) % 150));
             region.controller.as_ref().unwrap().signal(Signal::SIGKILL);
             stop.store(true, Ordering::Relaxed);
             writer.join().unwrap()

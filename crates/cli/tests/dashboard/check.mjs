@@ -14,7 +14,7 @@ const problems = [];
 async function open(options) {
   const context = await browser.newContext({ ignoreHTTPSErrors: true, ...options });
   const page = await context.newPage();
-  page.setDefaultTimeout(10_000);
+  page.setDefaultTimeout(30_000);
   page.on("console", (m) => { if (m.type() === "error" && !m.text().includes("status of 4")) problems.push(`console: ${m.text()}`); });
   page.on("pageerror", (e) => problems.push(`error: ${e.message}`));
   page.on("request", (r) => { if (!r.url().startsWith(url)) problems.push(`goes elsewhere: ${r.url()}`); });
@@ -51,7 +51,7 @@ assert((await api("/v1/apply", vm)).ok());
 await page.waitForFunction(() => document.querySelector("main").textContent.includes("289"));
 assert.equal((await api("/v1/apply", "kind: [")).status(), 422);
 await page.waitForFunction(() => document.querySelector("main").textContent.includes("refused"));
-await page.waitForFunction(() => document.querySelectorAll(".gauge").length >= 4, undefined, { timeout: 15_000 });
+await page.waitForFunction(() => document.querySelectorAll(".gauge").length >= 4, undefined, { timeout: 30_000 });
 assert(await page.evaluate(() => window.sameDocument), "the page was loaded again");
 
 // By keyboard alone: skip link, views by number, search by slash, down into the list, in.
