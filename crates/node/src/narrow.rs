@@ -45,11 +45,13 @@ mod tests {
     fn what_an_uplink_must_carry() {
         let mut g = Gateway::new("gw".into());
         g.vtep4 = Some([192, 0, 2, 1].into());
+        g.uplinks = vec!["eth0".into()];
         let count = |g: &Gateway, mtu| problems(g, [(0, "eth0", mtu)].into_iter()).len();
         assert_eq!((count(&g, 1329), count(&g, 1330), count(&g, 0)), (1, 0, 0));
         g.vtep6 = Some(1u128.into());
         assert_eq!((count(&g, 1349), count(&g, 1350)), (1, 0));
         let said = problems(&g, [(3, "eth0", 1300)].into_iter());
+        assert!(problems(&g, [(3, "edge0", 1300)].into_iter()).is_empty(), "no tunnel leaves by it");
         assert!(said[0].0 == 3 && said[0].1.to_string().contains("MTU of 1300 is below 1350"), "{}", said[0].1);
         g.tunnel_fragments = true;
         assert_eq!(count(&g, 1300), 0);
