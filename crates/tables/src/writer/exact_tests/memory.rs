@@ -91,7 +91,7 @@ fn vms_are_told_from_one_on() {
         (2, Target::Peer(Vni(0x12_3456))),
         (3, Target::Blackhole),
         (4, Target::Internet),
-        (5, Target::Line(0)),
+        (5, Target::Line(0x56)),
         (6, Target::Region),
     ];
     assert!(targets.iter().all(|(scope, t)| *t == known.iter().find(|k| k.0 == *scope).map(|k| k.1)));
