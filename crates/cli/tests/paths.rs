@@ -9,7 +9,7 @@ use region::{inside, region, Region};
 use serde_json::Value;
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 /// Changes of the path.
@@ -47,9 +47,11 @@ impl Region {
 
 /// Numbered datagrams from blue-1 to blue-2 until `stop`; what came when all must have.
 fn stream(region: &Region, stop: Arc<AtomicBool>, sent: Arc<AtomicU64>) -> std::thread::JoinHandle<Came> {
-    let counted = sent.clone();
+    let (counted, bound) = (sent.clone(), Arc::new(Barrier::new(2)));
+    let listening = bound.clone();
     let receiver = inside(&region.ns("blue-2"), move || {
         let socket = UdpSocket::bind("10.0.0.12:7777").unwrap();
+        listening.wait();
         nix::sys::socket::setsockopt(&socket, nix::sys::socket::sockopt::RcvBufForce, &(64 << 20)).unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
         let (mut came, mut seen, mut highest, mut buffer) = (Came::default(), Vec::<bool>::new(), 0, [0; 64]);
@@ -72,6 +74,7 @@ fn stream(region: &Region, stop: Arc<AtomicBool>, sent: Arc<AtomicU64>) -> std::
     drop(inside(&region.ns("blue-1"), move || {
         let socket = UdpSocket::bind("10.0.0.11:0").unwrap();
         socket.connect("10.0.0.12:7777").unwrap();
+        bound.wait();
         let (begun, mut number) = (Instant::now(), 0u64);
         while !stop.load(Relaxed) {
             if begun.elapsed() < GAP * number as u32 {
