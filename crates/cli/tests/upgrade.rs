@@ -86,12 +86,11 @@ fn an_upgrade_to_another_layout_loses_neither_packets_nor_counters() {
 fn what_a_new_program_punts_finds_a_listener_at_once() {
     let Some(mut region) = region("p") else { return };
     for another_layout in [true, false] {
-        // An echo request to the gateway is punted, whichever tenant's it is; each tenant has a budget of its own.
+        // An echo request to the gateway is punted, whichever tenant's it is; each tenant has a budget of its own. They go on until the new
+        // program has answered, however long it takes to start.
         let pings: Vec<_> = ["blue-1", "blue-2", "red-1", "red-2"]
             .map(|vm| (region.ns(vm), if vm.starts_with("blue") { "10.0.0.1" } else { "10.1.0.1" }))
-            .map(|(vm, to)| {
-                std::thread::spawn(move || traffic::ping(&vm, to, 100_000, &["-q", "-i", "0.001", "-w", "3"]))
-            })
+            .map(|(vm, to)| std::thread::spawn(move || traffic::ping(&vm, to, 300, &["-q", "-i", "0.001", "-w", "30"])))
             .into();
         if another_layout {
             region.leave_another_layout();
