@@ -107,7 +107,7 @@ impl Controller {
 
     /// Divides pools anew among the nodes that serve them, as far as that is due. Whether any was.
     pub(crate) fn divide_due(&self) -> Result<bool, Refusal> {
-        if self.replica.as_ref().is_some_and(|replica| !replica.writes()) || self.core().divisions().is_empty() {
+        if self.replica.as_ref().is_some_and(|replica| !replica.writes()) || !self.core().divisions_due() {
             return Ok(false);
         }
         let principal = Principal { role: "controller".into(), access: Access::Operator, tenant: None, node: None };
@@ -377,11 +377,8 @@ fn wrong(e: NodeError) -> Refusal {
 mod tests {
     use super::*;
     use crate::config::Config;
-    use crate::core::access::Principal;
-    use crate::core::credentials::Sort;
     use crate::store::embedded::Embedded;
     use crate::store::{Entry, Revision, Snapshot, Store, StoreError, Watch};
-    use model::Access;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::Arc;
 

@@ -8,12 +8,33 @@ use model::{Documents, Kind, Name, Object, Pair, PublicPool, Share};
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
+/// What a division is made of, by numbers that are raised when it changes; while parts of a pool are being left, what nodes say too.
+pub(crate) type Inputs = (u64, u64, u64, Option<(u64, u64)>);
+
 impl Core {
+    /// Whether any pool is to be divided anew. It costs a look at every unit of every pool only if something has changed that divisions are made
+    /// of.
+    pub(crate) fn divisions_due(&mut self) -> bool {
+        let inputs = self.division_inputs();
+        if self.divided == Some(inputs) {
+            return false;
+        }
+        let due = !self.divisions().is_empty();
+        self.divided = (!due).then_some(inputs);
+        due
+    }
+
+    fn division_inputs(&self) -> Inputs {
+        let mut shares = self.region.model().by_name().pools.values().flat_map(|pool| &pool.shares);
+        let heard = shares.any(|share| share.leaving).then(|| (self.region.revision(), self.fleet.words()));
+        (self.region.placed_at(), self.region.pools_at(), self.fleet.admissions(), heard)
+    }
+
     /// Pools that are to be divided anew, each as it is to be then.
     pub(crate) fn divisions(&self) -> Documents {
-        let mut docs = Documents::new();
+        let (mut docs, taken) = (Documents::new(), self.taken());
         for pool in self.region.model().by_name().pools.values() {
-            let shares = self.division(pool);
+            let shares = self.division(pool, &taken);
             if shares != pool.shares {
                 docs.put(Object::PublicPool(Box::new(PublicPool { shares, ..(**pool).clone() })));
             }
@@ -27,7 +48,7 @@ impl Core {
         elastics.filter(|e| e.vm.is_some()).map(|e| e.address).collect()
     }
 
-    fn division(&self, pool: &PublicPool) -> Vec<Share> {
+    fn division(&self, pool: &PublicPool, taken: &BTreeSet<Ipv4Addr>) -> Vec<Share> {
         let nodes = &self.region.model().by_name().nodes;
         let clusters: BTreeSet<&Name> = self.region.serving_pool(&pool.name).collect();
         let holders = nodes.values().filter(|node| clusters.contains(&node.cluster));
@@ -54,7 +75,7 @@ impl Core {
                 .filter_map(|text| text.parse::<Share>().ok())
                 .any(|s| s.covers(address, ports))
         };
-        divide(pool, &self.taken(), &holders, idle, free, |node| !nodes.contains_key(node))
+        divide(pool, taken, &holders, idle, free, |node| !nodes.contains_key(node))
     }
 
     /// Nodes of a cluster that have nothing yet of a pool that it serves, or do not know it.
@@ -79,12 +100,12 @@ impl Core {
         if !proposal.pairs.iter().filter_map(kind).any(of) {
             return None;
         }
-        let pools = self.region.model().by_name().pools.values();
-        { pools }.find_map(|pool| self.too_small(pool, &BTreeSet::new()))
+        let (pools, taken) = (self.region.model().by_name().pools.values(), self.taken());
+        { pools }.find_map(|pool| self.too_small(pool, &taken, &BTreeSet::new()))
     }
 
     /// Why a pool is too small for the clusters that serve it, and for another one.
-    fn too_small(&self, pool: &PublicPool, more: &BTreeSet<&Name>) -> Option<String> {
+    fn too_small(&self, pool: &PublicPool, taken: &BTreeSet<Ipv4Addr>, more: &BTreeSet<&Name>) -> Option<String> {
         let model = self.region.model();
         let snats = model.by_name().snats.values().filter(|s| s.pools.contains(&pool.name));
         let owners = snats.filter_map(|s| self.region.index().owner(&s.vpc));
@@ -96,7 +117,7 @@ impl Core {
             clusters.extend(placement.into_iter().flat_map(|p| p.holders()));
         }
         let nodes = model.by_name().nodes.values().filter(|n| clusters.contains(&n.cluster)).count();
-        let most = nodes_max(pool, &self.taken());
+        let most = nodes_max(pool, taken);
         (nodes > most).then(|| {
             format!(
                 "PublicPool `{}` is too small: it can be divided among {most} nodes, and {nodes} serve it; add addresses or ports",
@@ -111,7 +132,7 @@ impl Core {
         let of = |vpc: &Name| self.region.index().owner(vpc).is_some_and(|owner| tenants.contains(owner));
         let snats = model.by_name().snats.values().filter(|s| of(&s.vpc));
         let pools: BTreeSet<&Name> = snats.flat_map(|s| &s.pools).collect();
-        let found = pools.into_iter().filter_map(|name| model.by_name().pools.get(name));
-        { found }.find_map(|pool| self.too_small(pool, &BTreeSet::from([to])))
+        let (found, taken) = (pools.into_iter().filter_map(|name| model.by_name().pools.get(name)), self.taken());
+        { found }.find_map(|pool| self.too_small(pool, &taken, &BTreeSet::from([to])))
     }
 }

@@ -182,11 +182,11 @@ impl Core {
             .is_some_and(|(paths, t)| paths.is_cold(&t.name))
     }
 
-    /// Whether a tenant is served fast, in a word and why; nothing where nobody serves it.
-    pub fn path_of(&self, tenant: &Tenant) -> (String, String) {
+    /// Whether a tenant is served fast, in a word and why; nothing where nobody serves it. `slow`: the clusters without a fast path.
+    pub fn path_of(&self, tenant: &Tenant, slow: &BTreeSet<Name>) -> (String, String) {
         let Some(cluster) = self.region.serving(tenant) else { return Default::default() };
         let word = |fast: bool| if fast { "fast" } else { "software" }.to_string();
-        if self.has_no_fast_path(cluster) {
+        if slow.contains(cluster) {
             return (word(false), format!("the nodes of {cluster} have no fast path"));
         }
         let demand = self.demand(tenant, 0);

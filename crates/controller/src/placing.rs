@@ -231,6 +231,7 @@ impl Controller {
     /// `GET /v1/tenants`.
     pub fn tenants(&self) -> Vec<TenantView> {
         let core = self.core();
+        let slow = core.slow_clusters();
         let view = |t: &model::Tenant| {
             let amounts = core.region.amounts(&t.vpcs);
             let placement = core.region.placement(&t.name);
@@ -249,7 +250,7 @@ impl Controller {
                 ),
             };
             let [_, routes, vms, ..] = amounts.0;
-            let (path, why) = core.path_of(t);
+            let (path, why) = core.path_of(t, &slow);
             TenantView { name: t.name.to_string(), cluster, state, vpcs: t.vpcs.len(), routes, vms, path, why }
         };
         core.region.model().by_name().tenants.values().map(|t| view(t)).collect()

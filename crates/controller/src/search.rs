@@ -123,7 +123,7 @@ pub fn tenant(core: &Core, who: &Principal, name: &str) -> Result<TenantSummary,
     let Some(Object::Tenant(tenant)) = found else { return Err(absent(Kind::Tenant, name)) };
     let serving = core.region.serving(&tenant);
     let cluster = serving.map_or(String::new(), |cluster| cluster.to_string());
-    let (path, why) = core.path_of(&tenant);
+    let (path, why) = core.path_of(&tenant, &core.slow_clusters());
     let vpcs = tenant.vpcs.len() as u64;
     let mut view = TenantSummary { name: name.into(), cluster, vpcs, path, why, ..TenantSummary::default() };
     let here = model.by_name().nodes.values().filter(|n| Some(&n.cluster) == serving);

@@ -12,6 +12,7 @@ use crate::core::hosts::Hosts;
 use crate::core::moving::Placement;
 use crate::core::region::{Proposal, Region};
 use crate::core::samples::{Sample, Samples};
+use crate::dividing::Inputs;
 use crate::metrics::Metrics;
 use crate::paths::Served;
 use crate::pki::Pki;
@@ -52,6 +53,8 @@ pub struct Core {
     pub credentials: BTreeMap<String, Credential>,
     /// Which path of the nodes serves whom.
     pub served: Served,
+    /// What pools were divided by when nothing was due.
+    pub(crate) divided: Option<Inputs>,
 }
 
 /// Who asks, and from where.
@@ -371,6 +374,7 @@ impl Core {
             resync: BTreeSet::new(),
             credentials,
             served: Served::default(),
+            divided: None,
         }
     }
 

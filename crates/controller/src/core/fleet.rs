@@ -88,6 +88,7 @@ pub struct Fleet {
     capacities: u64,
     /// How often a node came to stand differently.
     admissions: u64,
+    words: u64,
 }
 
 impl Fleet {
@@ -130,6 +131,7 @@ impl Fleet {
         };
         let same = (&usage.engine, usage.link_bits) == (&report.usage.engine, report.usage.link_bits);
         self.admissions += u64::from(heard.admission);
+        self.words += u64::from(heard.news);
         self.capacities += u64::from(!same || heard.admission || limits(&usage) != limits(&report.usage));
         known.report = report;
         heard
@@ -138,6 +140,11 @@ impl Fleet {
     /// Raised when a node says that it can hold more or less than before, or comes to serve or not.
     pub fn capacities(&self) -> u64 {
         self.capacities
+    }
+
+    /// A number that is raised whenever a node says anything new.
+    pub fn words(&self) -> u64 {
+        self.words
     }
 
     /// A number that is raised whenever a node comes to stand differently.

@@ -87,6 +87,8 @@ pub struct Region {
     tenants: BTreeMap<Name, u64>,
     /// The revision at which anybody's place changed last.
     placed_at: u64,
+    /// The revision of the last change of public pools, or of who has them.
+    pools_at: u64,
     /// The revisions at which pools were divided last, where that is known; of others it was before `since`.
     divided: BTreeMap<Name, u64>,
     since: u64,
@@ -108,7 +110,7 @@ impl Region {
         });
         let (clusters, listings, index) = (clusters.collect(), Listings::default(), Index::of(&model));
         let (upstream, pending, tenants) = (BTreeMap::new(), Pending::of(&model, &placed), BTreeMap::new());
-        let placed_at = revision;
+        let (placed_at, pools_at) = (revision, revision);
         let mut region = Region {
             model,
             revision,
@@ -120,6 +122,7 @@ impl Region {
             pending,
             tenants,
             placed_at,
+            pools_at,
             divided: BTreeMap::new(),
             since: revision,
         };
@@ -198,6 +201,11 @@ impl Region {
     /// The revision at which anybody's place changed last.
     pub fn placed_at(&self) -> u64 {
         self.placed_at
+    }
+
+    /// The revision of the last change of public pools, or of who has them. Places are told by [`Region::placed_at`].
+    pub fn pools_at(&self) -> u64 {
+        self.pools_at
     }
 
     /// The clusters that changes of places concern.
@@ -363,15 +371,18 @@ impl Region {
         self.proposed(&Wish::Some(docs), None)
     }
 
-    /// Pools stay divided as they are, whoever describes them. None: there is none among the documents.
+    /// Pools stay divided as they are, whoever describes them. None: the documents say nothing else.
     fn keep_shares(&self, docs: &Documents) -> Result<Option<Documents>, Unfit> {
-        if !docs.puts.iter().any(|item| item.object.kind() == Kind::PublicPool) {
+        let divided = |name: &str| self.model.by_name().pools.get(name).map_or(&[][..], |p| &p.shares);
+        // Most changes have none, and may be large.
+        let differs = |object: &Object| matches!(object, Object::PublicPool(p) if p.shares != divided(&p.name));
+        if !docs.puts.iter().any(|item| differs(&item.object)) {
             return Ok(None);
         }
         let mut kept = docs.clone();
         for item in &mut kept.puts {
             let Object::PublicPool(pool) = &mut item.object else { continue };
-            let now = self.model.by_name().pools.get(&pool.name).map_or(&[][..], |p| &p.shares);
+            let now = divided(&pool.name);
             if !pool.shares.is_empty() && pool.shares != now {
                 return Err(Unfit::Forbidden(format!(
                     "{}: PublicPool `{}`: spec.shares: the controller divides pools itself; leave it out",
@@ -466,6 +477,9 @@ impl Region {
         }
         if pairs.iter().any(joins_or_places) {
             self.placed_at = revision;
+        }
+        if pairs.iter().any(divides) {
+            self.pools_at = revision;
         }
         for (before, after) in &pairs {
             if let Some(Object::PublicPool(pool)) = after.as_ref().or(before.as_ref()) {
@@ -602,6 +616,11 @@ impl Region {
 /// Whether a change may be one of what Tenants on their way hand over, or to whom.
 fn joins_or_places(pair: &Pair) -> bool {
     matches!(scope::kind(pair), Kind::Vpc | Kind::Tenant | Kind::Cluster | Kind::Peering)
+}
+
+/// Whether a change may be one of public pools, or of who has them.
+fn divides(pair: &Pair) -> bool {
+    matches!(scope::kind(pair), Kind::PublicPool | Kind::ElasticIp | Kind::Snat | Kind::Node)
 }
 
 /// Changes one after the other as one: of an object that several change, what was before the first and is behind the last.
