@@ -25,6 +25,7 @@ mod follow;
 pub mod handover;
 mod history;
 mod ipfix;
+mod kept;
 mod levels;
 pub mod listing;
 pub mod managed;

@@ -6,6 +6,7 @@
 use crate::consent::{Authority, Consent};
 use crate::distribution::Report;
 use crate::error::NodeError;
+use crate::kept::Kept;
 use crate::paths::Decided;
 use crate::probes::{self, Due, AT_ONCE};
 use crate::service::{sentences, Change, Node};
@@ -15,7 +16,7 @@ use model::{Documents, Kind, Model, Name, Object};
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 use tokio::sync::Notify;
 
@@ -44,7 +45,7 @@ pub struct Followed {
 #[derive(Debug, Default)]
 pub struct Managed {
     url: String,
-    file: Option<PathBuf>,
+    file: Kept,
     state: Mutex<(Followed, Outlook)>,
     /// Where VPCs are served, as the controller decided last.
     pub(crate) paths: Decided,
@@ -81,10 +82,7 @@ struct Outlook {
 impl Managed {
     /// By the controller at `url`; what is known of it is in the folder of the state.
     pub fn open(url: &str, state: Option<&Path>) -> Managed {
-        let file = state.map(|dir| dir.join(FILE));
-        // Without a file that can be read everything is asked for anew.
-        let text = file.as_ref().and_then(|f| std::fs::read(f).ok());
-        let followed = text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+        let (file, followed) = Kept::open(state, FILE, "everything is asked for anew");
         let paths = Decided::open(state);
         Managed {
             url: url.into(),
@@ -110,15 +108,7 @@ impl Managed {
             return;
         }
         state.0 = now;
-        let Some(file) = &self.file else { return };
-        let new = file.with_extension("new");
-        let text = serde_json::to_vec(&state.0).unwrap_or_default();
-        if let Err(e) = std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, file)) {
-            tracing::warn!(
-                "{} cannot be written, so after a restart everything is asked for anew: {e}",
-                file.display()
-            );
-        }
+        self.file.set(&state.0);
     }
 
     /// Notes whether the controller is there; `why` not. Whether that is news.

@@ -4,6 +4,7 @@
 //!
 //! Each VPC has path bits in its entry, which change by one store: a packet is served by one path or by the other, and none is lost.
 
+use crate::kept::Kept;
 use crate::service::Node;
 use abi::Vni;
 use model::{Model, ServedBy};
@@ -11,7 +12,7 @@ use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use tables::Writer;
 
@@ -59,17 +60,15 @@ const FILE: &str = "paths";
 /// What the controller has decided last, kept for a start without it.
 #[derive(Debug, Default)]
 pub(crate) struct Decided {
-    file: Option<PathBuf>,
+    file: Kept,
     paths: Mutex<Arc<Paths>>,
 }
 
 impl Decided {
     /// From the folder of the state.
     pub(crate) fn open(state: Option<&Path>) -> Decided {
-        let file = state.map(|dir| dir.join(FILE));
-        // Without a file that can be read all is served fast until the controller has spoken.
-        let text = file.as_ref().and_then(|f| std::fs::read(f).ok());
-        let paths = text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+        // Until the controller has spoken.
+        let (file, paths): (Kept, Paths) = Kept::open(state, FILE, "all is served fast at first");
         Decided { file, paths: Mutex::new(Arc::new(paths)) }
     }
 
@@ -78,13 +77,8 @@ impl Decided {
     }
 
     fn set(&self, paths: Paths) {
-        let text = serde_json::to_vec(&paths).unwrap_or_default();
+        self.file.set(&paths);
         *self.paths.lock() = Arc::new(paths);
-        let Some(file) = &self.file else { return };
-        let new = file.with_extension("new");
-        if let Err(e) = std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, file)) {
-            tracing::warn!("{} cannot be written, so after a restart all is served fast at first: {e}", file.display());
-        }
     }
 }
 

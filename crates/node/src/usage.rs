@@ -86,7 +86,8 @@ impl Usage {
         let drops =
             a.drops.iter().map(|(reason, n)| (reason.clone(), rate(b.drops.get(reason).copied().unwrap_or(0), *n)));
         let known: BTreeMap<u32, &TenantCounters> = before.tenants.iter().map(|t| (t.vni, t)).collect();
-        let lost = after.tenants.iter().filter(|t| !t.vpc.is_empty()).map(|t| {
+        let named = || after.tenants.iter().filter(|t| !t.vpc.is_empty());
+        let lost = named().map(|t| {
             let was = |reason: &String| known.get(&t.vni).and_then(|t| t.drops.get(reason)).copied().unwrap_or(0);
             let rates = t.drops.iter().map(|(reason, n)| (reason.clone(), rate(was(reason), *n)));
             (t.vpc.clone(), rates.filter(|(_, n)| *n > 0).collect::<BTreeMap<_, _>>())
@@ -94,30 +95,30 @@ impl Usage {
         let mut lost: Vec<_> = lost.filter(|(_, drops)| !drops.is_empty()).collect();
         lost.sort_by_cached_key(|(_, drops)| Reverse(drops.values().sum::<u64>()));
         lost.truncate(VPCS);
-        let paths = after.tenants.iter().filter(|t| !t.vpc.is_empty()).map(|t| {
-            let was = known.get(&t.vni);
-            let all = rate(was.map_or(0, |t| t.packets), t.packets);
-            ([all, rate(was.map_or(0, |t| t.software), t.software)], t.vpc.clone())
-        });
-        let mut paths: Vec<([u64; 2], String)> = paths.filter(|(packets, _)| packets[0] > 0).collect();
-        paths.sort_unstable_by(|a, b| b.cmp(a));
-        paths.truncate(VPCS);
-        let vpcs = after.tenants.iter().filter(|t| !t.vpc.is_empty());
-        let vpcs = vpcs.map(|t| (rate(known.get(&t.vni).map_or(0, |t| t.bytes), t.bytes) * 8, t.vpc.clone()));
-        let mut vpcs: Vec<(u64, String)> = vpcs.filter(|(bits, _)| *bits > 0).collect();
-        vpcs.sort_unstable_by(|a, b| b.cmp(a));
-        vpcs.truncate(VPCS);
+        let rate_of = |t: &TenantCounters, of: fn(&TenantCounters) -> u64| {
+            rate(known.get(&t.vni).map_or(0, |before| of(before)), of(t))
+        };
+        let paths = named().map(|t| ([rate_of(t, |t| t.packets), rate_of(t, |t| t.software)], t.vpc.clone()));
+        let vpcs = named().map(|t| (rate_of(t, |t| t.bytes) * 8, t.vpc.clone()));
         Usage {
             packets: rate(b.rx, a.rx),
             bits: rate(b.rx_bytes, a.rx_bytes) * 8,
             drops: drops.filter(|(_, n)| *n > 0).collect(),
             punted: rate(b.punted, a.punted),
-            vpcs: vpcs.into_iter().map(|(bits, vpc)| (vpc, bits)).collect(),
+            vpcs: most(vpcs.filter(|(bits, _)| *bits > 0)),
             vpc_drops: lost.into_iter().collect(),
-            paths: paths.into_iter().map(|(packets, vpc)| (vpc, packets)).collect(),
+            paths: most(paths.filter(|([all, _], _)| *all > 0)),
             ..Usage::default()
         }
     }
+}
+
+/// The VPCs with the most of something, and how much it is.
+fn most<T: Ord>(all: impl Iterator<Item = (T, String)>) -> BTreeMap<String, T> {
+    let mut all: Vec<(T, String)> = all.collect();
+    all.sort_unstable_by(|a, b| b.cmp(a));
+    all.truncate(VPCS);
+    all.into_iter().map(|(n, vpc)| (vpc, n)).collect()
 }
 
 /// Reads a node's usage, seldom: what is asked for in between is as it was.
