@@ -152,7 +152,7 @@ static __always_inline struct tunny_tenant_state *tenant_state(struct exit *x, c
 }
 
 /*
- * What is served in software has a meter of its own, so that it takes no part of what others begin connections with. Above it a VPC may still
+ * What is served in software, also because it is shaped, has a meter of its own, so that it takes no part of what others begin connections with. Above it a VPC may still
  * have next to nothing in the ring (enter_ring), so that one that floods does not stop the others.
  */
 static __always_inline int software_scarce(struct tunny_root *root, __u64 now)
@@ -244,7 +244,7 @@ static __always_inline int punt(struct exit *x, const struct end *e, __u32 reaso
 	__u32 *slot = map_value(&tunny_port_slots, ifindex), share = 0, tenant = 0, at;
 	struct tunny_tenant_state *state = tenant_state(x, e);
 	__u64 now = time_ns(), *mine = NULL;
-	int path = reason == PUNT_PATH_SOFTWARE, scarce = 0;
+	int path = reason == PUNT_PATH_SOFTWARE || reason == PUNT_SHAPED, scarce = 0;
 
 	if (!tunny_probes.only) {
 		scarce = path ? software_scarce(x->root, now) : !punt_allowed(x, e, now);
@@ -268,7 +268,7 @@ static __always_inline int punt(struct exit *x, const struct end *e, __u32 reaso
 	} else if (scarce) {
 		return drop(x, e, DROP_PUNT_LIMITED);
 	}
-	if (path && state && !tunny_probes.only)
+	if (reason == PUNT_PATH_SOFTWARE && state && !tunny_probes.only)
 		__sync_fetch_and_add(&state->software, 1);
 	if (unlikely(x->root->options & TUNNY_OPT_CAPTURE_PUNTS))
 		tunny_capture(x->ctx, TUNNY_EVENT_PUNT, reason, e->vni);

@@ -305,7 +305,8 @@ layouts! {
     CircuitBucket: 128 {
         /// CIRCUIT words, 0 = empty.
         words: [u64; 8],
-        /// What belongs to each: by tags, the VNI, 0 if only the customer is known; by VPC and line, the MAC address of the CE.
+        /// What belongs to each: by tags, the VNI, 0 if only the customer is known; by VPC and line, the MAC address of the CE. In the
+        /// upper 16 bits of both the class by which what leaves is shaped, 0: it is not.
         values: [u64; 8],
     }
 
@@ -706,6 +707,8 @@ bits! {
     CIRCUIT_CUSTOMER: u64 = 0xfff;
     /// CIRCUIT by VPC and line: shift of the key by tags, 28 bits.
     CIRCUIT_TAGS_SHIFT: u32 = 33;
+    /// Value of a CIRCUIT: shift of its class.
+    CIRCUIT_CLASS_SHIFT: u32 = 48;
     /// EDGE_PORT: the port is there. The interface is in the lower 32 bits.
     EDGE_PORT_VALID: u64 = 1 << 63;
     /// EDGE_PORT: shift of the 16-bit MTU.

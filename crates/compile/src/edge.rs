@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the provider edge of a configuration becomes: ports and circuits of the tables.
 
-use model::{Model, Overlay};
+use abi::Vni;
+use model::{Model, Overlay, Shape};
 use tables::CircuitSpec;
 
 /// An edge port by the name of its interface.
@@ -22,8 +23,23 @@ pub struct EdgePortPlan {
 pub struct EdgePlan {
     /// Ports.
     pub ports: Vec<EdgePortPlan>,
-    /// Circuits.
+    /// Circuits, their classes unknown yet.
     pub circuits: Vec<CircuitSpec>,
+    /// Those that are shaped, by VPC and line.
+    pub shapes: Vec<ShapePlan>,
+}
+
+/// How a circuit is shaped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShapePlan {
+    /// The VPC.
+    pub vni: Vni,
+    /// The circuit's number in it.
+    pub line: u8,
+    /// Name of the Overlay.
+    pub overlay: model::Name,
+    /// How.
+    pub shape: Shape,
 }
 
 /// The provider edge of the configuration as it is.
@@ -38,8 +54,13 @@ pub(crate) fn plan(model: &Model) -> EdgePlan {
     let circuit = |o: &Overlay| {
         let (port, vpc) = (ports.get(&o.port)?, model.vpc_of_name(&o.vpc)?);
         let (customer, overlay) = (o.customer.unwrap_or(0), o.overlay.unwrap_or(0));
-        Some(CircuitSpec { port: port.number, customer, overlay, vni: vpc.spec().vni, line: o.line, ce: o.ce.0 })
+        Some(CircuitSpec { port: port.number, customer, overlay, vni: vpc.spec().vni, line: o.line, ce: o.ce.0, class: 0 })
     };
     let circuits = model.by_name().overlays.values().filter_map(|o| circuit(o.as_ref())).collect();
-    EdgePlan { ports: plan.collect(), circuits }
+    let shape = |o: &Overlay| {
+        let vni = model.vpc_of_name(&o.vpc)?.spec().vni;
+        Some(ShapePlan { vni, line: o.line, overlay: o.name.clone(), shape: o.shape? })
+    };
+    let shapes = model.by_name().overlays.values().filter_map(|o| shape(o.as_ref())).collect();
+    EdgePlan { ports: plan.collect(), circuits, shapes }
 }

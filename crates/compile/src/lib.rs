@@ -9,7 +9,7 @@ mod edge;
 use abi::Vni;
 pub use commit::{gateway_settings, CompilePlan};
 pub use conntrack::{durations, shares, state_table, ConntrackPlan, InlinePlan};
-pub use edge::{EdgePlan, EdgePortPlan};
+pub use edge::{EdgePlan, EdgePortPlan, ShapePlan};
 
 use model::Model;
 use tables::Commit;

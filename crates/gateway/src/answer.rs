@@ -40,6 +40,11 @@ pub(crate) fn path_back<R: Recorder>(
     }
 }
 
+/// The class in which an answer to the packet's sender waits for its turn, 0: it does not. What a site asks for takes of its line's rate, too.
+pub(crate) fn class_back<R: Recorder>(w: &Work<'_, R>, p: &Packet) -> u16 {
+    p.came.map_or(0, |circuit| w.tables.circuit_class(&circuit))
+}
+
 /// What a frame leaves in on that path, in a VNI.
 pub(crate) fn carrier_back<R: Recorder>(w: &Work<'_, R>, path: &Path, back: Back, vni: Vni) -> Carrier {
     path.carrier(Tos::new(&w.settings, back.tos, back.tos, back.tos & 3).outer, back.flow, vni)
@@ -82,6 +87,7 @@ fn send<R: Recorder>(
     let start = carrier_back(w, &path, back, p.vni).encapsulate(f.buffer, at, inner_len, &w.settings)?;
     f.offset = start as u32;
     f.len = (at - start + inner_len) as u32;
+    f.class = class_back(w, p);
     Ok(Verdict::Answer { ifindex: path.nexthop.ifindex })
 }
 

@@ -129,7 +129,7 @@ pub(crate) fn split<R: Recorder>(
         } else {
             let mut data = w.output.buffer(piece.len());
             data.copy_from_slice(&piece);
-            w.generate(p, Stage::Rewrite, Generated { data, ifindex: path.nexthop.ifindex, cause: p.index as usize });
+            w.generate(p, Stage::Rewrite, Generated { data, ifindex: path.nexthop.ifindex, cause: p.index as usize, class: 0 });
         }
     }
     if R::ON {
@@ -193,7 +193,7 @@ fn send<R: Recorder>(
     let mut data = w.output.buffer(at + piece.len());
     data[at..].copy_from_slice(piece);
     carrier.encapsulate(&mut data, at, piece.len(), &w.settings)?;
-    w.generate(p, Stage::Rewrite, Generated { data, ifindex, cause: p.index as usize });
+    w.generate(p, Stage::Rewrite, Generated { data, ifindex, cause: p.index as usize, class: p.class() });
     Ok(())
 }
 

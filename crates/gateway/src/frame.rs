@@ -47,6 +47,8 @@ pub struct Frame<'a> {
     pub(crate) punted: bool,
     /// What became of it; [`Verdict::Pass`] until processed.
     pub verdict: Verdict,
+    /// If it is sent: it has to wait for its turn in this class; 0: it has not.
+    pub class: u16,
 }
 
 impl<'a> Frame<'a> {
@@ -64,6 +66,7 @@ impl<'a> Frame<'a> {
             counted: false,
             punted: false,
             verdict: Verdict::Pass,
+            class: 0,
         }
     }
 
@@ -156,6 +159,8 @@ pub struct Generated {
     pub ifindex: IfIndex,
     /// Index of the frame in the batch that caused it.
     pub cause: usize,
+    /// As [`Frame::class`].
+    pub class: u16,
 }
 
 /// An underlay neighbour whose MAC address is needed.
@@ -327,7 +332,7 @@ mod tests {
         assert_eq!(out.unresolved, [need(IfIndex(1)), need(IfIndex(2))]);
         let data = vec![7; 100];
         let at = data.as_ptr() as usize;
-        out.generated.push(Generated { data, ifindex: IfIndex(1), cause: 0 });
+        out.generated.push(Generated { data, ifindex: IfIndex(1), cause: 0, class: 0 });
         let key = Key::from(
             &conntrack::PairKey::new(6, (Vni(7), [10, 0, 0, 1].into(), 1), (Vni(7), [10, 0, 0, 2].into(), 2), false)
                 .unwrap()

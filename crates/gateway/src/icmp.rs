@@ -7,7 +7,7 @@
 use abi::{flow_hash_v4, flow_hash_v6, DropReason, Stage, TENANT_ICMP_OFF};
 use wire::{ethernet, icmpv4, icmpv6, ipv4, ipv6, protocol};
 
-use crate::answer::{carrier_back, path_back, Back};
+use crate::answer::{carrier_back, class_back, path_back, Back};
 use crate::echo::OWN_TTL;
 use crate::frame::{Frame, Generated};
 use crate::nat::answer;
@@ -178,7 +178,7 @@ fn error<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &Frame<'_>, message: M
     let quote = &p.inner_frame(f)[ethernet::HEADER_LEN..][..quote_len];
     build(&mut data[at..], source, own, host, message, quote, p.v6()).ok_or("no room")?;
     carrier.encapsulate(&mut data, at, inner_len, &w.settings).map_err(|_| "no room")?;
-    w.generate(p, Stage::Emit, Generated { data, ifindex: path.nexthop.ifindex, cause: p.index as usize });
+    w.generate(p, Stage::Emit, Generated { data, ifindex: path.nexthop.ifindex, cause: p.index as usize, class: class_back(w, p) });
     Ok(())
 }
 

@@ -285,7 +285,7 @@ fn process_queued<R: Recorder>(w: &mut Work<'_, R>, packet: &mut Packet) {
         if let Verdict::Forward { ifindex } = frame.verdict {
             let data = frame.data().to_vec();
             w.stats.generated();
-            w.output.generated.push(Generated { data, ifindex, cause: packet.index as usize });
+            w.output.generated.push(Generated { data, ifindex, cause: packet.index as usize, class: frame.class });
         }
     }
     packet.resumed = Resumed::No;

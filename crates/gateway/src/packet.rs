@@ -288,6 +288,12 @@ impl Packet {
         }
     }
 
+    /// The class in which it has to wait for its turn when it leaves, 0: it has not.
+    #[inline(always)]
+    pub fn class(&self) -> u16 {
+        self.leaves.map_or(0, |(circuit, _)| circuit.class)
+    }
+
     /// The inner packet is IPv6.
     #[inline(always)]
     pub fn v6(&self) -> bool {

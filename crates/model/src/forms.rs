@@ -342,6 +342,16 @@ pub(crate) const fn bytes() -> Text<u64> {
     }
 }
 
+/// The most bytes of a shaper's burst and of what it lets wait.
+pub(crate) const SHAPE_BYTES_MAX: u64 = 64 << 20;
+
+/// Bytes of a shaper.
+pub(crate) const fn shape_bytes() -> Text<u64> {
+    let parse: fn(&str) -> Result<u64, String> =
+        |s| in_range(parse_bytes(s)?, abi::FRAME_BYTES_MAX.into(), SHAPE_BYTES_MAX);
+    Text { allowed: "9216B to 64MiB (units B, kB, KiB, MB, MiB)", parse, ..bytes() }
+}
+
 /// A time of the calendar.
 pub(crate) const fn time() -> Text<Timestamp> {
     parsed("time", "a time with an offset, as 2026-11-11T00:00:00Z (RFC 3339)")

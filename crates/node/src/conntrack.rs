@@ -11,6 +11,7 @@ use crate::counters::monotonic_ns;
 use crate::error::NodeError;
 use crate::session_restore::{restore, Ours};
 use crate::sessionlog::SessionLog;
+use crate::shaping::Shaping;
 use crate::states::{Hand, States};
 use crate::sweep::{Sweep, BUDGET, SWEEPS};
 use crate::uplinks::interface;
@@ -61,6 +62,7 @@ pub struct Conntrack {
     inline: Mutex<Option<Vec<InlineSpec>>>,
     /// The same of edge ports and circuits.
     edge: Mutex<Option<(Vec<EdgePortSpec>, Vec<CircuitSpec>)>>,
+    shaping: Arc<Shaping>,
 }
 
 /// What a session holds of the translator.
@@ -146,6 +148,7 @@ impl Conntrack {
             changed: Arc::default(),
             inline: Mutex::default(),
             edge: Mutex::default(),
+            shaping: Arc::default(),
         };
         conntrack.set_log(model);
         if plan.public.is_empty() && writer.tables().public_roots() != 0 {
@@ -157,6 +160,11 @@ impl Conntrack {
         conntrack.states.set_weights(&plan.weights);
         conntrack.follow_ports(writer)?;
         Ok(conntrack)
+    }
+
+    /// What lets packets wait for their turn.
+    pub fn shaping(&self) -> Arc<Shaping> {
+        self.shaping.clone()
     }
 
     /// What workers share.
@@ -340,12 +348,17 @@ impl Conntrack {
     }
 
     fn enter_edge(&self, writer: &mut Writer, edge: EdgePlan) -> Result<(), NodeError> {
-        let specs = (edge.ports.iter().filter_map(edge_port_spec).collect::<Vec<_>>(), edge.circuits);
+        let mut specs = (edge.ports.iter().filter_map(edge_port_spec).collect::<Vec<_>>(), edge.circuits);
         let mut told = self.edge.lock();
+        let classes = self.shaping.expect(&edge.shapes)?;
+        for c in &mut specs.1 {
+            c.class = classes.get(&(c.vni, c.line)).copied().unwrap_or(0);
+        }
         if told.as_ref() != Some(&specs) {
             writer.set_edge(&specs.0, &specs.1).map_err(NodeError::system("entering circuits"))?;
             *told = Some(specs);
         }
+        self.shaping.settle(&classes);
         Ok(())
     }
 

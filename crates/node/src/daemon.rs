@@ -183,6 +183,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     crate::paths::enter(&mut writer, &model, &paths, None);
     let (routers, _) = conntrack.set_egress(&mut writer, &model);
     plane.set_connections(conntrack.connections());
+    plane.set_shaping(conntrack.shaping());
     let replaced = options.pins.as_deref().filter(|_| plane.xdp.is_some() && !plane.took_over());
     let predecessor = replaced.and_then(|pins| Predecessor::find(pins, options.state.as_deref()));
     let predecessor = predecessor.and_then(|found| known_or_said(found, &mut notes));

@@ -9,10 +9,11 @@ use crate::afpacket::{PacketSocket, Silencer};
 use crate::error::NodeError;
 use crate::events::Hub;
 use crate::punt::PuntSocket;
+use crate::shaping::Shaping;
 use crate::types::Uplink;
 use crate::uplinks::{interface, Interface};
 use crate::worker::{Port, Shared, Worker};
-use abi::IfIndex;
+use abi::{DropReason, IfIndex};
 use gateway::{FlowCache, Gateway};
 use model::{Engine, Model};
 use std::collections::HashSet;
@@ -181,7 +182,7 @@ impl DataPlane {
                 }
             }
         };
-        let shared = Shared { stop: Arc::default(), hub, wanted: Arc::new(|_| {}) };
+        let shared = Shared { stop: Arc::default(), hub, wanted: Arc::new(|_| {}), shaping: Arc::default() };
         Ok(Self {
             choice,
             memory,
@@ -206,6 +207,11 @@ impl DataPlane {
     /// Sets who is told of neighbours that the software path needs. Before [`DataPlane::serve`].
     pub fn on_wanted(&mut self, wanted: impl Fn(Vec<IpAddr>) + Send + Sync + 'static) {
         self.shared.wanted = Arc::new(wanted);
+    }
+
+    /// Sets what lets packets wait. Before [`DataPlane::serve`].
+    pub fn set_shaping(&mut self, shaping: Arc<Shaping>) {
+        self.shared.shaping = shaping;
     }
 
     /// Sets the sessions that the workers serve. Before [`DataPlane::serve`].
@@ -528,12 +534,16 @@ impl DataPlane {
         for socket in punts {
             ports[socket.queue() as usize % count as usize].push(Port::Xdp(socket));
         }
-        for (number, list) in ports.into_iter().enumerate() {
-            let mut egress = Vec::new();
-            for i in interfaces {
+        let egress = || -> Result<Vec<PacketSocket>, NodeError> {
+            let open = |i: &Interface| {
                 let refused = |source| NodeError::Uplink { name: i.name.clone(), what: "AF_PACKET", source };
-                egress.push(PacketSocket::egress(i.ifindex).map_err(refused)?);
-            }
+                PacketSocket::egress(i.ifindex).map_err(refused)
+            };
+            interfaces.iter().map(open).collect()
+        };
+        let of_shaper = egress()?.into_iter().map(|s| (s.ifindex, s)).collect();
+        self.shared.shaping.serve(of_shaper).map_err(NodeError::system("starting the shaper's thread"))?;
+        for (number, list) in ports.into_iter().enumerate() {
             let slot = xdp_slots + number as u32;
             let gateway = match &self.connections {
                 Some(nat) => Gateway::with_connections(tables.clone(), slot, nat.clone()),
@@ -549,7 +559,7 @@ impl DataPlane {
                 }
                 _ => gateway,
             };
-            let worker = Worker::new(gateway, list, egress, self.shared.clone());
+            let worker = Worker::new(gateway, list, egress()?, self.shared.clone());
             let thread = std::thread::Builder::new().name(format!("tunny-worker{number}")).spawn(move || worker.run());
             self.threads.push(thread.map_err(NodeError::system("starting a worker thread"))?);
         }
@@ -573,12 +583,27 @@ impl DataPlane {
     /// Ends the software workers. The fast path goes on.
     pub fn stop(&mut self) {
         self.stop_workers();
+        self.stop_shaping();
+    }
+
+    /// What waits for its turn is lost, and that is said. No worker counts meanwhile.
+    fn stop_shaping(&mut self) {
+        let (lost, by_vpc) = self.shared.shaping.stop();
+        let tables = Tables::new(self.memory.clone());
+        let stats = tables.stats(tables.slots().1);
+        self.shared.shaping.take_unsent().count(stats, DropReason::TxFailed);
+        lost.count(stats, DropReason::ShapedLost);
+        for (vni, n) in by_vpc {
+            // No room among the counters by VPC: counted by reason alone.
+            let _ = tables.add_drops(vni, DropReason::ShapedLost, n);
+            tracing::warn!("{n} packets of VNI {vni} waited for their line's rate and are lost (shaped_lost)");
+        }
     }
 }
 
 impl Drop for DataPlane {
     fn drop(&mut self) {
-        self.stop_workers();
+        self.stop();
     }
 }
 

@@ -43,6 +43,7 @@ pub mod service;
 mod session_restore;
 pub mod sessionlog;
 pub mod sessions;
+pub mod shaping;
 mod sink;
 mod startup;
 pub mod states;

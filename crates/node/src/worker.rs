@@ -9,6 +9,7 @@
 use crate::afpacket::{PacketSocket, HEADROOM};
 use crate::counters::monotonic_ns;
 use crate::events::Hub;
+use crate::shaping::Shaping;
 use abi::{DropReason, Event, IfIndex};
 use gateway::{Batch, Frame, Gateway, Verdict};
 use std::collections::HashMap;
@@ -35,6 +36,8 @@ pub struct Shared {
     pub hub: Arc<Hub>,
     /// Called with neighbours whose MAC address is needed.
     pub wanted: Arc<dyn Fn(Vec<IpAddr>) + Send + Sync>,
+    /// What has to wait before it leaves.
+    pub shaping: Arc<Shaping>,
 }
 
 /// One source of packets.
@@ -160,6 +163,7 @@ impl Worker {
 
     fn count_losses(&mut self) {
         let stats = self.gateway.tables().stats(self.gateway.slot());
+        self.shared.shaping.take_unsent().count(stats, DropReason::TxFailed);
         for port in &mut self.ports {
             let lost = match port {
                 Port::Packet(socket) => socket.take_lost(),
@@ -338,8 +342,10 @@ fn dispatch(
     options: u64,
 ) {
     let stats = gateway.tables().stats(gateway.slot());
+    let mut waits = false;
     for frame in batch.frames() {
         match frame.verdict {
+            Verdict::Forward { .. } | Verdict::Answer { .. } if frame.class != 0 => waits = true,
             Verdict::Forward { ifindex } => {
                 if !egress.send(ifindex, frame.data(), false) {
                     stats.unsent_forwarded(frame.len() as u64);
@@ -365,8 +371,34 @@ fn dispatch(
         }
     }
     for made in &batch.output.generated {
-        if !egress.send(made.ifindex, &made.data, false) {
+        if made.class != 0 {
+            waits = true;
+        } else if !egress.send(made.ifindex, &made.data, false) {
             stats.unsent_forwarded(made.data.len() as u64);
         }
+    }
+    if waits {
+        hand_over(gateway, batch, shared, options);
+    }
+}
+
+/// What has to wait for its turn goes to the shaper, when everything else has been sent.
+fn hand_over(gateway: &Gateway, batch: &Batch<'_>, shared: &Shared, options: u64) {
+    let (tables, stats) = (gateway.tables(), gateway.tables().stats(gateway.slot()));
+    let mut turn = shared.shaping.turn();
+    for frame in batch.frames().iter().filter(|f| f.class != 0) {
+        let (ifindex, answer) = match frame.verdict {
+            Verdict::Forward { ifindex } => (ifindex, false),
+            Verdict::Answer { ifindex } => (ifindex, true),
+            _ => continue,
+        };
+        let refused = turn.push(frame.class, (ifindex, frame.data(), answer), (tables, stats));
+        if let Some(reason) = refused.filter(|_| options & abi::OPT_CAPTURE_DROPS != 0) {
+            shared.hub.publish(&event(frame, abi::EVENT_DROP, reason as u8));
+        }
+    }
+    for made in batch.output.generated.iter().filter(|made| made.class != 0) {
+        // Counted if it is refused; what the gateway made itself is not captured.
+        let _ = turn.push(made.class, (made.ifindex, &made.data, false), (tables, tables.stats(gateway.slot())));
     }
 }

@@ -135,15 +135,25 @@ impl StatsSlot<'_> {
 
     /// A packet that was counted as forwarded was not taken by its port: takes that back and drops it.
     pub fn unsent_forwarded(&self, bytes: u64) {
-        self.add(stat!(forwarded), 1u64.wrapping_neg());
+        self.undo_forwarded(DropReason::TxFailed, 1, bytes);
+    }
+
+    /// `n` packets that were counted as forwarded, and are dropped.
+    pub fn undo_forwarded(&self, reason: DropReason, n: u64, bytes: u64) {
+        self.add(stat!(forwarded), n.wrapping_neg());
         self.add(stat!(forwarded_bytes), bytes.wrapping_neg());
-        self.dropped(DropReason::TxFailed);
+        self.gone(reason, n);
     }
 
     /// As [`StatsSlot::unsent_forwarded`], for an answer.
     pub fn unsent_answer(&self) {
-        self.add(stat!(answered), 1u64.wrapping_neg());
-        self.dropped(DropReason::TxFailed);
+        self.undo_answers(DropReason::TxFailed, 1);
+    }
+
+    /// As [`StatsSlot::undo_forwarded`], for answers.
+    pub fn undo_answers(&self, reason: DropReason, n: u64) {
+        self.add(stat!(answered), n.wrapping_neg());
+        self.gone(reason, n);
     }
 
     /// A software worker took in a packet that the fast path had punted. (In slots of the fast path the same words count the

@@ -43,6 +43,8 @@ pub struct Circuit {
     pub line: u8,
     /// The CE.
     pub ce: Mac,
+    /// What leaves by it is shaped by this class, 0: it is not.
+    pub class: u16,
 }
 
 /// Statements of this part.
@@ -80,8 +82,9 @@ fn circuit(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<()> {
     let line = if c.eat("line") { c.number("line", 255)? as u8 } else { 0 };
     word(c, "ce")?;
     let ce = c.mac()?;
+    let class = if c.eat("class") { c.number("class of the shaper", 0xffff)? as u16 } else { 0 };
     region.edge.circuits.retain(|o| (o.vni, o.line) != (vni, line));
-    region.edge.circuits.push(Circuit { port, tags, vni, line, ce });
+    region.edge.circuits.push(Circuit { port, tags, vni, line, ce, class });
     Ok(())
 }
 
@@ -123,7 +126,8 @@ impl Region {
             let number = self.edge.ports.iter().find(|e| e.port == c.port)?.number;
             let tag = |i: usize| c.tags.get(i).copied().unwrap_or(0);
             let (vni, ce) = (Vni(c.vni), c.ce.number());
-            Some(CircuitSpec { port: number, customer: tag(0), overlay: tag(1), vni, line: c.line, ce })
+            let (customer, overlay, line, class) = (tag(0), tag(1), c.line, c.class);
+            Some(CircuitSpec { port: number, customer, overlay, vni, line, ce, class })
         };
         (self.edge.ports.iter().map(port).collect(), self.edge.circuits.iter().filter_map(circuit).collect())
     }
@@ -156,7 +160,8 @@ impl fmt::Display for Edge {
         for c in &self.circuits {
             write!(f, "  circuit {} port {}", c.vni, c.port)?;
             c.tags.iter().try_for_each(|t| write!(f, " tag {t}"))?;
-            writeln!(f, " line {} ce {}", c.line, c.ce)?;
+            write!(f, " line {} ce {}", c.line, c.ce)?;
+            writeln!(f, "{}", if c.class > 0 { format!(" class {}", c.class) } else { String::new() })?;
         }
         Ok(())
     }

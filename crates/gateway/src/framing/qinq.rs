@@ -32,7 +32,7 @@ pub(crate) fn decapsulate(tables: &Tables, port: EdgePort, data: &[u8], p: &mut 
     if ethernet::Frame::new_unchecked(head).dst() & !0xf == LINK_CONTROL {
         return Err(Verdict::Pass);
     }
-    let circuit = Circuit { port, tags: tags(&port, data)? };
+    let circuit = Circuit { port, tags: tags(&port, data)?, class: 0 };
     match tables.circuit_by_tags(&circuit) {
         CircuitFound::Vpc(vni) => p.vni = vni,
         CircuitFound::NoOverlay => return Err(DropReason::EdgeOverlayUnknown.into()),

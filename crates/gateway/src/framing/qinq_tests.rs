@@ -3,7 +3,7 @@ use super::*;
 
 fn circuit(tags: u8) -> Circuit {
     let port = EdgePort { number: 3, tags, mtu: 1500, tpids: [0x88a8, 0x8100], ifindex: IfIndex(7), changes: false };
-    Circuit { port, tags: [[0, 0], [100, 0], [100, 200]][usize::from(tags)] }
+    Circuit { port, tags: [[0, 0], [100, 0], [100, 200]][usize::from(tags)], class: 0 }
 }
 
 #[test]

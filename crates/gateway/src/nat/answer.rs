@@ -52,7 +52,7 @@ pub(crate) fn error<R: Recorder>(
     let quote = icmp::quote(packet, p.v6());
     let mut data = w.output.buffer(icmp::error_len(quote.len(), p.v6()));
     icmp::build(&mut data, source, own, host, message, quote, p.v6()).ok_or("no room")?;
-    w.generate(p, Stage::Emit, Generated { data, ifindex: f.ifindex, cause: p.index as usize });
+    w.generate(p, Stage::Emit, Generated { data, ifindex: f.ifindex, cause: p.index as usize, class: 0 });
     Ok(())
 }
 
@@ -89,6 +89,6 @@ fn tell_vm<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &Frame<'_>, message:
     let mut data = w.output.buffer(at + inner_len);
     icmp::build(&mut data[at..], source, l4.dst, vm, message, &quote, v6).ok_or("no room")?;
     carrier.encapsulate(&mut data, at, inner_len, &w.settings).map_err(|_| "no room")?;
-    w.generate(p, Stage::Emit, Generated { data, ifindex: path.nexthop.ifindex, cause: p.index as usize });
+    w.generate(p, Stage::Emit, Generated { data, ifindex: path.nexthop.ifindex, cause: p.index as usize, class: 0 });
     Ok(())
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-use super::{Described, Kind, Name};
+use super::{Described, Kind, Name, Shape, ShapeSlot};
 use crate::broken::stand_ins;
 use crate::declare::fields;
 use crate::doc::Doc;
@@ -71,6 +71,8 @@ fields! {
         line: u8 = "spec.line", int(0, 255).or(0);
         /// MAC address of the customer's router (CE) on the line. Packets to the site are sent to it.
         ce: crate::Mac = "spec.mac", mac().required(stand_ins::mac);
+        /// Shaping of what goes to the site.
+        shape: Option<Shape> = "spec.shape", ShapeSlot;
     }
 }
 

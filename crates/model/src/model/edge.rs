@@ -17,6 +17,12 @@ impl Model {
             let problem = Problem::Value(format!("is one of {used} Overlays, and a node takes {limit}"));
             out.push((Kind::Overlay, over.name.clone(), "metadata.name".into(), problem));
         }
+        let shaped = || self.named.overlays.values().filter(|o| o.shape.is_some());
+        let (used, limit) = (shaped().count(), abi::SHAPED_MAX as usize);
+        if let Some(over) = shaped().last().filter(|_| used > limit) {
+            let problem = Problem::Value(format!("is one of {used} that are shaped, and a node takes {limit}"));
+            out.push((Kind::Overlay, over.name.clone(), "spec.shape".into(), problem));
+        }
     }
 
     fn port_faults(&self, out: &mut Vec<Fault>, described: Described) {

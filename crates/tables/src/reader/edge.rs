@@ -29,6 +29,8 @@ pub struct Circuit {
     pub port: EdgePort,
     /// VLAN ids of the outer and the inner tag, 0: no such tag.
     pub tags: [u16; 2],
+    /// What leaves by it is shaped by this class, 0: it is not, or was not asked for.
+    pub class: u16,
 }
 
 impl Circuit {
@@ -106,10 +108,15 @@ impl Tables {
     pub fn circuit_by_tags(&self, c: &Circuit) -> CircuitFound {
         let of = |overlay| self.circuit(circuit_by_tags(c.port.number, c.tags[0], overlay));
         match of(c.tags[1]) {
-            Some((_, vni)) if vni != 0 => CircuitFound::Vpc(Vni(vni as u32)),
+            Some((_, vni)) if vni as u32 != 0 => CircuitFound::Vpc(Vni(vni as u32)),
             _ if of(CIRCUIT_CUSTOMER as u16).is_some() => CircuitFound::NoOverlay,
             _ => CircuitFound::NoCustomer,
         }
+    }
+
+    /// The class by which what leaves by a circuit is shaped, 0: it is not.
+    pub fn circuit_class(&self, c: &Circuit) -> u16 {
+        self.circuit(circuit_by_tags(c.port.number, c.tags[0], c.tags[1])).map_or(0, |(_, v)| (v >> CIRCUIT_CLASS_SHIFT) as u16)
     }
 
     /// The circuit that a line of a VPC is, and the MAC address of its CE. None: it is not here, or its port is not.
@@ -118,6 +125,7 @@ impl Tables {
         let tags = word >> CIRCUIT_TAGS_SHIFT;
         let port = self.edge_port_numbered((tags >> CIRCUIT_PORT_SHIFT) as u8 & 15)?;
         let vid = |shift: u32| (tags >> shift) as u16 & 0xfff;
-        Some((Circuit { port, tags: [vid(CIRCUIT_OUTER_SHIFT), vid(0)] }, ce & 0xffff_ffff_ffff))
+        let class = (ce >> CIRCUIT_CLASS_SHIFT) as u16;
+        Some((Circuit { port, tags: [vid(CIRCUIT_OUTER_SHIFT), vid(0)], class }, ce & 0xffff_ffff_ffff))
     }
 }

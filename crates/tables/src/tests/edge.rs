@@ -11,11 +11,11 @@ fn port(number: u8, ifindex: u32, tags: u8) -> EdgePortSpec {
 }
 
 fn circuit(port: u8, customer: u16, overlay: u16, (vni, line): (u32, u8)) -> CircuitSpec {
-    CircuitSpec { port, customer, overlay, vni: Vni(vni), line, ce: 0x0200_0000_ce00 | u64::from(line) }
+    CircuitSpec { port, customer, overlay, vni: Vni(vni), line, ce: 0x0200_0000_ce00 | u64::from(line), class: 0 }
 }
 
 fn find(t: &Tables, ifindex: u32, tags: [u16; 2]) -> CircuitFound {
-    t.circuit_by_tags(&Circuit { port: t.edge_port(IfIndex(ifindex)).unwrap(), tags })
+    t.circuit_by_tags(&Circuit { port: t.edge_port(IfIndex(ifindex)).unwrap(), tags, class: 0 })
 }
 
 #[test]

@@ -43,6 +43,8 @@ pub struct CircuitSpec {
     pub line: u8,
     /// MAC address of the CE.
     pub ce: u64,
+    /// What leaves is shaped by this class, 0: it is not.
+    pub class: u16,
 }
 
 /// Slots of a bucket.
@@ -54,10 +56,11 @@ impl CircuitSpec {
     /// Its entries: by its tags, by VPC and line, and that its customer is known at the port.
     fn entries(&self) -> [(u64, u64); 3] {
         let tags = circuit_by_tags(self.port, self.customer, self.overlay);
+        let class = u64::from(self.class) << CIRCUIT_CLASS_SHIFT;
         let known = circuit_by_tags(self.port, self.customer, CIRCUIT_CUSTOMER as u16);
         [
-            (CIRCUIT_VALID | tags, u64::from(self.vni)),
-            (CIRCUIT_VALID | tags << CIRCUIT_TAGS_SHIFT | circuit_by_vni(self.vni, self.line), self.ce),
+            (CIRCUIT_VALID | tags, class | u64::from(self.vni)),
+            (CIRCUIT_VALID | tags << CIRCUIT_TAGS_SHIFT | circuit_by_vni(self.vni, self.line), class | self.ce),
             (CIRCUIT_VALID | known, 0),
         ]
     }
