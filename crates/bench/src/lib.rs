@@ -47,6 +47,7 @@ pub mod rig;
 pub mod rule_change;
 pub mod sessions;
 pub mod setup;
+pub mod shaper;
 pub mod sizes;
 pub mod snapshot;
 pub mod split_model;

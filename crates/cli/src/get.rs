@@ -16,7 +16,7 @@ use std::process::ExitCode;
 
 /// Show a node's objects, tables, counters and water levels; with --server a region's objects and nodes.
 ///
-/// Objects: a kind of configuration document, such as vpc or securitygroup (docs/reference/configuration.md has all), or all. State: status, counters, drops, vm-counters, levels, neighbours, underlay, sessions, states, migration, ports,
+/// Objects: a kind of configuration document, such as vpc or securitygroup (docs/reference/configuration.md has all), or all. State: status, counters, drops, vm-counters, levels, neighbours, underlay, sessions, states, migration, shaping, ports,
 /// rules, events (who changed what, or tried to). Of a region: status, nodes (what each should hold, and holds), clusters (how full they are), tenants (where they are, and how far on
 /// their way; cluster and tenant are the objects), events.
 ///
@@ -31,7 +31,7 @@ use std::process::ExitCode;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// What to show: a kind of object, KIND/NAME, all, or status, counters, drops, vm-counters, levels, neighbours, underlay, sessions,
-    /// states, migration, ports, rules, events.
+    /// states, migration, shaping, ports, rules, events.
     kind: String,
     /// Only the object with this name.
     name: Option<String>,
@@ -111,7 +111,7 @@ impl View {
 const LIMIT: u64 = 1000;
 
 /// What there is besides objects, and the options that it knows.
-const STATES: [(&str, &[&str]); 13] = [
+const STATES: [(&str, &[&str]); 14] = [
     ("status", &[]),
     ("counters", &["--vpc"]),
     ("drops", &["--vpc", "--sort-by"]),
@@ -136,6 +136,7 @@ const STATES: [(&str, &[&str]); 13] = [
     ),
     ("states", &[]),
     ("migration", &["--limit"]),
+    ("shaping", &[]),
     ("ports", &["--vpc", "--vm", "--public", "--public-port", "--limit"]),
     ("rules", &["NAME", "--unused", "--limit", "--sort-by"]),
     ("events", &["--limit", "--sort-by", "--watch"]),
@@ -268,6 +269,7 @@ pub fn run(mut args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         }
         "sessions" => return crate::sessions::sessions(&client, &args.which, args.vpc, limit, format),
         "states" => show(format, &client.get::<StatesView>("/v1/states")?, states)?,
+        "shaping" => show(format, &client.get::<node::shaping::ShapingView>("/v1/shaping")?, shaping)?,
         "migration" => return moved(client.get::<MigrationView>("/v1/migration")?, limit, format),
         "ports" => return crate::sessions::ports(&client, &args.which, args.vpc, limit, format),
         "rules" => return rules(&client, &args, limit, format),
@@ -440,6 +442,25 @@ fn migration(m: &MigrationView, prefixes: usize) -> String {
         text.push('\n');
         text.push_str(&table(&["vpc", "prefix", "connections", "bytes"], m.prefixes.iter().map(row)));
     }
+    text
+}
+
+/// Lines that are shaped.
+fn shaping(s: &node::shaping::ShapingView) -> String {
+    if s.lines.is_empty() {
+        return "no line is shaped: `spec.shape` of an Overlay says how\n".into();
+    }
+    let mut text = format!(
+        "waiting   {} of {} packets, {} of {} bytes\n\n",
+        s.waiting, s.waiting_limit, s.waiting_bytes, s.waiting_bytes_limit
+    );
+    let row = |l: &node::shaping::ShapedLine| {
+        let numbers = [l.sent, l.sent_bytes, l.dropped, l.waiting, l.waiting_bytes].map(|n| n.to_string());
+        let head = vec![l.overlay.clone(), l.vni.to_string(), l.line.to_string(), model::quantity::show_bits(l.rate)];
+        [head, numbers.to_vec(), vec![format!("{:.1} ms", l.longest_ns as f64 / 1e6)]].concat()
+    };
+    let head = ["overlay", "vni", "line", "rate", "sent", "bytes", "dropped", "waiting", "bytes", "longest wait"];
+    text.push_str(&table(&head, s.lines.iter().map(row)));
     text
 }
 

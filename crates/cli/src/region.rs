@@ -11,7 +11,7 @@ use std::process::ExitCode;
 /// Seconds from which on what a follower says is called old.
 const OLD_S: u64 = 3;
 /// Views of a node alone.
-const OF_NODES: [&str; 11] = [
+const OF_NODES: [&str; 12] = [
     "counters",
     "drops",
     "vm-counters",
@@ -21,6 +21,7 @@ const OF_NODES: [&str; 11] = [
     "sessions",
     "states",
     "migration",
+    "shaping",
     "ports",
     "rules",
 ];

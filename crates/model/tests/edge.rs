@@ -106,3 +106,33 @@ fn what_an_overlay_needs_is_not_deleted_before_it() {
         assert!(errors.iter().any(|e| e.to_string().contains("Overlay")), "{errors:?}");
     }
 }
+
+/// What is given comes back; what is not follows from the rate.
+#[test]
+fn an_overlay_says_how_it_is_shaped() {
+    let with = |shape: &str| {
+        let text = BASE.replace("02:00:00:00:ce:01'}", &format!("02:00:00:00:ce:01', shape: {shape}}}"));
+        Model::from_documents(&parse_text("shaped.yaml", &text).unwrap()).unwrap().0
+    };
+    let of = |model: &Model| model.edge().shapes.iter().map(|s| (s.vni, s.line, s.shape)).collect::<Vec<_>>();
+    assert_eq!(of(&base()), []);
+    let given = with("{rate: 20Mbit, burst: 16KiB, waiting: {bytes: 256KiB, packets: 7, time: 500}}");
+    let shape = Shape { rate: 20_000_000, burst: 16 << 10, bytes: 256 << 10, packets: 7, wait: 500 };
+    assert_eq!(of(&given), [(Vni(7), 0, shape)]);
+    let again: Vec<String> =
+        Kind::ALL.into_iter().flat_map(|k| given.objects(k)).map(|o| o.to_ndjson() + "\n").collect();
+    let again = Model::from_documents(&parse_text("again.yaml", &again.join("---\n")).unwrap()).unwrap().0;
+    assert_eq!(of(&again), of(&given));
+    let usual = |rate: &str| of(&with(&format!("{{rate: {rate}}}")))[0].2;
+    assert_eq!(
+        usual("1Mbit"),
+        Shape { rate: 1_000_000, burst: 32 << 10, bytes: 128 << 10, packets: 8192, wait: 1000 },
+        "the least"
+    );
+    assert_eq!(
+        usual("100Mbit"),
+        Shape { rate: 100_000_000, burst: 62_500, bytes: 2_500_000, packets: 8192, wait: 1000 }
+    );
+    assert_eq!(usual("1Tbit").bytes, 8 << 20, "the most");
+    assert_eq!(usual("1Tbit").burst, 64 << 20, "the most");
+}

@@ -204,6 +204,7 @@ pub fn router(node: Arc<Node>) -> Router {
         )
         .route("/v1/capture", post(capture))
         .route("/v1/sessions", post(sessions))
+        .route("/v1/shaping", get(|State(n): Shared| blocking(move || Ok(n.shaping()))))
         .route("/v1/migration", get(|State(n): Shared| blocking(move || Ok(n.migration()))))
         .route("/v1/states", get(|State(n): Shared| blocking(move || Ok(n.states()))))
         .route(

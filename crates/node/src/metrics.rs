@@ -36,6 +36,8 @@ pub struct Scrape {
     pub states: crate::states::StatesView,
     /// What of them has migrated to the software path.
     pub migration: crate::states::MigrationView,
+    /// What waits for its turn.
+    pub shaping: crate::shaping::ShapingView,
     /// Counters of sessions.
     pub sessions: conntrack::TrackerStats,
     /// How full the pools are.
@@ -134,6 +136,7 @@ impl Collector for Scrape {
         self.internet(e)?;
         self.states(e)?;
         self.migration(e)?;
+        self.shaping(e)?;
         self.node(e)
     }
 }
@@ -267,6 +270,27 @@ impl Scrape {
         let vpc = |v: &crate::states::MigrationVpc| vec![("vni", v.vni.to_string()), ("vpc", v.vpc.clone())];
         let what = "Connections of a VPC that have migrated to the software path";
         gauges(e, "tunny_vpc_connections_migrated", what, None, m.vpcs.iter().map(|v| (vpc(v), v.software as f64)))
+    }
+
+    fn shaping(&self, e: &mut DescriptorEncoder) -> fmt::Result {
+        let s = &self.shaping;
+        type Line = crate::shaping::ShapedLine;
+        let each = |f: fn(&Line) -> u64| {
+            s.lines.iter().map(move |l| (vec![("overlay", l.overlay.clone()), ("vni", l.vni.to_string())], f(l)))
+        };
+        let gauge = |f: fn(&Line) -> f64| {
+            s.lines.iter().map(move |l| (vec![("overlay", l.overlay.clone()), ("vni", l.vni.to_string())], f(l)))
+        };
+        counters(e, "tunny_shaped_packets_sent", "Packets of a shaped line that left", None, each(|l| l.sent))?;
+        counters(e, "tunny_shaped_sent", "Bytes of a shaped line that left", Some(&Unit::Bytes), each(|l| l.sent_bytes))?;
+        let what = "Packets of a shaped line dropped, for as much waited as may";
+        counters(e, "tunny_shaped_packets_dropped", what, None, each(|l| l.dropped))?;
+        let what = "Packets of a shaped line that wait";
+        gauges(e, "tunny_shaped_packets_waiting", what, None, gauge(|l| l.waiting as f64))?;
+        let what = "Bytes of a shaped line that wait";
+        gauges(e, "tunny_shaped_waiting", what, Some(&Unit::Bytes), gauge(|l| l.waiting_bytes as f64))?;
+        let what = "Longest time that a packet of a shaped line has waited";
+        gauges(e, "tunny_shaped_longest_wait", what, Some(&Unit::Seconds), gauge(|l| l.longest_ns as f64 / 1e9))
     }
 
     fn internet(&self, e: &mut DescriptorEncoder) -> fmt::Result {

@@ -371,6 +371,11 @@ impl Node {
         self.conntrack.states().view(&self.vpc_names())
     }
 
+    /// `GET /v1/shaping`.
+    pub fn shaping(&self) -> crate::shaping::ShapingView {
+        self.conntrack.shaping().view()
+    }
+
     /// `GET /v1/migration`.
     pub fn migration(&self) -> crate::states::MigrationView {
         self.conntrack.states().migration(&self.vpc_names())
@@ -779,6 +784,7 @@ impl Node {
             log_lost: self.conntrack.log().lost(),
             states: self.states(),
             migration: self.migration(),
+            shaping: self.shaping(),
             handovers: self.handovers(),
         })
         .map_err(|_| NodeError::Request("the metrics cannot be written; please report it".into()))

@@ -57,6 +57,8 @@ pub struct Input {
     pub generated: Vec<(u32, Packet)>,
     /// The XDP engine must hand it over with this reason; none: it must handle it itself.
     pub punt: Option<PuntReason>,
+    /// The class in which what is sent has to wait for its turn, 0: it has not.
+    pub class: u16,
     /// `punt` is what sessions would have it handed over for; with a state table it is that table's list which decides ([`crate::punts`]).
     pub by_state: bool,
     /// Whatever the fast path hands over is in order: the case is run in software.
@@ -254,10 +256,10 @@ impl Parser<'_> {
             "not-with" => self.not_with(words),
             "time" => self.time(words),
             "in" | "again" => self.input(words),
-            "punt" | "out" | "answer" | "drop" | "pass" | "generated" => self.expectation(words),
+            "punt" | "waits" | "out" | "answer" | "drop" | "pass" | "generated" => self.expectation(words),
             "count" => self.count(words),
             other => {
-                let known = "with user-only xdp-only not-with time in again punt out answer drop pass generated count";
+                let known = "with user-only xdp-only not-with time in again punt waits out answer drop pass generated count";
                 Err(self.error(&words[0], &format!("`{other}` is no step of a case; there are: {known}")))
             }
         }
@@ -326,6 +328,7 @@ impl Parser<'_> {
             outcome: UNSET,
             generated: Vec::new(),
             punt: None,
+            class: 0,
             by_state: false,
             by_path: false,
         };
@@ -369,6 +372,10 @@ impl Parser<'_> {
                 let word = c.next("a punt reason")?;
                 let found = PuntReason::from_name(&word.text);
                 input.punt = Some(found.ok_or_else(|| c.error(word, &format!("`{}` is no punt reason", word.text)))?);
+                None
+            }
+            "waits" => {
+                input.class = c.number("class of the shaper", 0xffff)? as u16;
                 None
             }
             "generated" => {

@@ -246,7 +246,8 @@ fn circuits(r: &mut Rng, region: &mut Region) {
             }
             let port = r.pick(&region.edge.ports);
             let tags: Vec<u16> = port.tpids.iter().map(|_| 1 + r.below(6) as u16).collect();
-            let circuit = Circuit { port: port.port, tags, vni: region.vpcs[at].vni, line, ce: mac(r), class: 0 };
+            let (vni, class) = (region.vpcs[at].vni, if r.chance(30) { 1 + r.below(9) as u16 } else { 0 });
+            let circuit = Circuit { port: port.port, tags, vni, line, ce: mac(r), class };
             let taken = |o: &Circuit| (o.port, &o.tags) == (circuit.port, &circuit.tags);
             if !region.edge.circuits.iter().any(taken) {
                 region.edge.circuits.push(circuit);

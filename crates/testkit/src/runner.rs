@@ -37,6 +37,8 @@ pub struct Seen {
     pub generated: Vec<(u32, Vec<u8>)>,
     /// The fast path handed it over for this reason, and the software path did the rest.
     pub punt: Option<PuntReason>,
+    /// The class in which what is sent has to wait for its turn, 0: it has not.
+    pub class: u16,
 }
 
 /// Takes frames, ends each in one outcome.
@@ -205,6 +207,9 @@ pub fn compare(punts: bool, input: &Input, frame: &[u8], seen: &Seen) -> Result<
             };
             return Err(format!("expected {want}, got {}", describe(seen)));
         }
+    }
+    if seen.class != input.class {
+        return Err(format!("expected to wait in class {}, got class {}{}", input.class, seen.class, describe(seen)));
     }
     if seen.generated.len() != input.generated.len() {
         return Err(format!("expected {} generated frames, got{}", input.generated.len(), describe(seen)));

@@ -21,6 +21,8 @@ const ELSEWHERE: &[(DropReason, &str)] = &[
     (DropReason::PuntRingFull, "counted by the daemon from AF_XDP statistics: crate node"),
     (DropReason::FilterAgentGone, "no case has its agent on another host: the cli test agent kills one and counts"),
     (DropReason::FilterAgentBusy, "a bound of packets that wait: refused in the states test of the completions"),
+    (DropReason::ShapedFull, "told by the shaper when the path has ended: the cli test shaping overfills a line"),
+    (DropReason::ShapedLost, "packets that wait when the node stops: the cli test shaping stops one"),
 ];
 
 fn cases() -> Vec<case::Case> {

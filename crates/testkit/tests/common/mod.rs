@@ -306,7 +306,7 @@ impl Engine for XdpRunner {
         let (fast, meta) = self.fast(frame, port)?;
         self.handed = meta.as_ref().map(|m| m.time);
         match fast {
-            Fast::End(end) => Ok(Seen { end, generated: Vec::new(), punt: None }),
+            Fast::End(end) => Ok(Seen { end, generated: Vec::new(), punt: None, class: 0 }),
             Fast::Punt(reason, frame) => {
                 let meta = meta.ok_or("no metadata")?;
                 let now = meta.time + self.ahead;
