@@ -7,9 +7,9 @@
 //! class is counted for a second of simulated time, in which the caller wakes up to 2 ms late.
 
 use crate::{cpu, report, stats, Context, Error, Goal, Report};
+use ::shaper::{Bounds, ClassId, Limits, Shaper, CLASS_BYTES};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::SplitMix64;
-use ::shaper::{Bounds, ClassId, Limits, Shaper, CLASS_BYTES};
 
 const SECOND: u64 = 1_000_000_000;
 const FRAME: usize = 128;
@@ -134,6 +134,9 @@ pub fn shaper(context: &Context) -> Result<Report, Error> {
         .detail("workload", "frames of 128 bytes copied in and out, classes at random, batches of 64, one thread; no socket and no lock");
     let (ten, million) = (report::round(stats::median(&some)), report::round(stats::median(&many)));
     let met = ten >= 2.0 && million >= 1.0 && starved == 0;
-    report.only_if(met, format!("{ten} Mpps with 10,000 classes (goal 2), {million} Mpps with 1M (goal 1), {starved} starved"));
+    report.only_if(
+        met,
+        format!("{ten} Mpps with 10,000 classes (goal 2), {million} Mpps with 1M (goal 1), {starved} starved"),
+    );
     Ok(report)
 }

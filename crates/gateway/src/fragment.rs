@@ -129,7 +129,11 @@ pub(crate) fn split<R: Recorder>(
         } else {
             let mut data = w.output.buffer(piece.len());
             data.copy_from_slice(&piece);
-            w.generate(p, Stage::Rewrite, Generated { data, ifindex: path.nexthop.ifindex, cause: p.index as usize, class: 0 });
+            w.generate(
+                p,
+                Stage::Rewrite,
+                Generated { data, ifindex: path.nexthop.ifindex, cause: p.index as usize, class: 0 },
+            );
         }
     }
     if R::ON {

@@ -178,7 +178,11 @@ fn error<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &Frame<'_>, message: M
     let quote = &p.inner_frame(f)[ethernet::HEADER_LEN..][..quote_len];
     build(&mut data[at..], source, own, host, message, quote, p.v6()).ok_or("no room")?;
     carrier.encapsulate(&mut data, at, inner_len, &w.settings).map_err(|_| "no room")?;
-    w.generate(p, Stage::Emit, Generated { data, ifindex: path.nexthop.ifindex, cause: p.index as usize, class: class_back(w, p) });
+    w.generate(
+        p,
+        Stage::Emit,
+        Generated { data, ifindex: path.nexthop.ifindex, cause: p.index as usize, class: class_back(w, p) },
+    );
     Ok(())
 }
 

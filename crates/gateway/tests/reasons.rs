@@ -161,6 +161,9 @@ fn every_reason_of_the_path_is_reached() {
         DropReason::PuntNoListener,
         DropReason::TxFailed,
         DropReason::TableFault,
+        // Of the node's shaper, behind the path: the cli test shaping.
+        DropReason::ShapedFull,
+        DropReason::ShapedLost,
         // tests/packets/inline has a case.
         DropReason::ServerUnknown,
         // By option: tests/packets/special.case.

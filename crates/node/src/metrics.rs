@@ -282,7 +282,13 @@ impl Scrape {
             s.lines.iter().map(move |l| (vec![("overlay", l.overlay.clone()), ("vni", l.vni.to_string())], f(l)))
         };
         counters(e, "tunny_shaped_packets_sent", "Packets of a shaped line that left", None, each(|l| l.sent))?;
-        counters(e, "tunny_shaped_sent", "Bytes of a shaped line that left", Some(&Unit::Bytes), each(|l| l.sent_bytes))?;
+        counters(
+            e,
+            "tunny_shaped_sent",
+            "Bytes of a shaped line that left",
+            Some(&Unit::Bytes),
+            each(|l| l.sent_bytes),
+        )?;
         let what = "Packets of a shaped line dropped, for as much waited as may";
         counters(e, "tunny_shaped_packets_dropped", what, None, each(|l| l.dropped))?;
         let what = "Packets of a shaped line that wait";

@@ -176,7 +176,9 @@ impl Shaping {
                     id
                 }
             };
-            let full = || NodeError::Request(format!("Overlay {}: more lines are shaped than there are classes", plan.overlay));
+            let full = || {
+                NodeError::Request(format!("Overlay {}: more lines are shaped than there are classes", plan.overlay))
+            };
             numbers.insert(key, u16::try_from(id.0 + 1).map_err(|_| full())?);
             if vnis.len() <= id.0 as usize {
                 vnis.resize(id.0 as usize + 1, Vni(0));

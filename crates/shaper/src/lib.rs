@@ -230,7 +230,9 @@ impl<T> Shaper<T> {
         };
         let (q, first) = (class.queue, class.queue.packets == 0);
         // One packet may always wait, however slow the class is.
-        let fits = first || (q.packets < class.limit_packets && u64::from(q.bytes) + u64::from(bytes) <= u64::from(class.limit_bytes));
+        let fits = first
+            || (q.packets < class.limit_packets
+                && u64::from(q.bytes) + u64::from(bytes) <= u64::from(class.limit_bytes));
         // Of all that may wait a class has at most as much as is free (dynamic thresholds, Choudhury and Hahne 1998).
         let (packets, free_bytes) = (self.store.len(), self.bounds.bytes.saturating_sub(self.waiting_bytes));
         let whole = q.packets < self.bounds.packets.saturating_sub(packets)

@@ -49,8 +49,7 @@ struct Naive {
 impl Naive {
     /// Lets all leave that may until `now`: their times.
     fn run(&mut self, now: f64) -> Vec<(Packet, f64)> {
-        let (mut out, per_ns, burst) =
-            (Vec::new(), self.limits.rate as f64 / 8e9, f64::from(self.limits.burst));
+        let (mut out, per_ns, burst) = (Vec::new(), self.limits.rate as f64 / 8e9, f64::from(self.limits.burst));
         while let Some((packet, since)) = self.waiting.front().copied() {
             let start = self.at.max(since as f64);
             let tokens = (self.tokens + (start - self.at) * per_ns).min(burst);
@@ -94,7 +93,8 @@ fn exact(seed: u64) {
             for (p, at) in model.run((now - base) as f64 + 1.0) {
                 times.insert((p.class, p.number), at);
             }
-            let due = times.remove(&(packet.class, packet.number)).unwrap_or_else(|| panic!("{packet:?} leaves too soon"));
+            let due =
+                times.remove(&(packet.class, packet.number)).unwrap_or_else(|| panic!("{packet:?} leaves too soon"));
             let (from, to) = (due - 1.0 - SLOT as f64, due + 2.0 + (SLOT + now - last) as f64);
             let at = (now - base) as f64;
             assert!(from <= at && at <= to, "{packet:?} left at {at}, due at {due}, step {step}");

@@ -259,7 +259,8 @@ impl Parser<'_> {
             "punt" | "waits" | "out" | "answer" | "drop" | "pass" | "generated" => self.expectation(words),
             "count" => self.count(words),
             other => {
-                let known = "with user-only xdp-only not-with time in again punt waits out answer drop pass generated count";
+                let known =
+                    "with user-only xdp-only not-with time in again punt waits out answer drop pass generated count";
                 Err(self.error(&words[0], &format!("`{other}` is no step of a case; there are: {known}")))
             }
         }

@@ -116,7 +116,8 @@ impl Tables {
 
     /// The class by which what leaves by a circuit is shaped, 0: it is not.
     pub fn circuit_class(&self, c: &Circuit) -> u16 {
-        self.circuit(circuit_by_tags(c.port.number, c.tags[0], c.tags[1])).map_or(0, |(_, v)| (v >> CIRCUIT_CLASS_SHIFT) as u16)
+        self.circuit(circuit_by_tags(c.port.number, c.tags[0], c.tags[1]))
+            .map_or(0, |(_, v)| (v >> CIRCUIT_CLASS_SHIFT) as u16)
     }
 
     /// The circuit that a line of a VPC is, and the MAC address of its CE. None: it is not here, or its port is not.
