@@ -56,6 +56,8 @@ etcd-server:/usr/bin/etcd
 chromium:/usr/bin/chromium
 nodejs:/usr/bin/node
 npm:/usr/bin/npm
+wireguard-go:/usr/bin/wireguard-go
+wireguard-tools:/usr/bin/wg
 python3-venv:/usr/share/doc/python3-venv
 "
 fi

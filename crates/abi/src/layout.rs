@@ -717,6 +717,8 @@ bits! {
     EDGE_PORT_TAGS_SHIFT: u32 = 48;
     /// EDGE_PORT: the port is being changed, so that its frames are left to the host.
     EDGE_PORT_CHANGES: u64 = 1 << 50;
+    /// EDGE_PORT: a tunnel interface (TUN), whose packets have no Ethernet header. Only the software path serves it.
+    EDGE_PORT_TUN: u64 = 1 << 51;
 
     /// Table `members`: key is VNI << 40 | outer IPv4 source << 8 | MEMBER_V4, or VNI << 40 | NC id << 8 | MEMBER_V6. The
     /// whole word is the key; there is no value.

@@ -16,6 +16,8 @@ pub struct EdgePortPlan {
     pub tags: u8,
     /// EtherTypes of the outer and the inner tag.
     pub tpids: [u16; 2],
+    /// A tunnel interface, whose packets have no Ethernet header.
+    pub tun: bool,
 }
 
 /// Ports towards customers and what comes by them.
@@ -50,6 +52,7 @@ pub(crate) fn plan(model: &Model) -> EdgePlan {
         number: p.number,
         tags: p.tags,
         tpids: p.tpids(),
+        tun: p.tun,
     });
     let circuit = |o: &Overlay| {
         let (port, vpc) = (ports.get(&o.port)?, model.vpc_of_name(&o.vpc)?);
@@ -60,7 +63,7 @@ pub(crate) fn plan(model: &Model) -> EdgePlan {
             overlay,
             vni: vpc.spec().vni,
             line: o.line,
-            ce: o.ce.0,
+            ce: o.ce.map_or(0, |mac| mac.0),
             class: 0,
         })
     };

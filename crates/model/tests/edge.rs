@@ -23,6 +23,10 @@ const BASE: &str = "\
 ---
 {apiVersion: tunny/v1, kind: Overlay, metadata: {name: b}, spec: {vpc: red, port: west, customer: 100, line: 9, mac: '02:00:00:00:ce:02'}}
 ---
+{apiVersion: tunny/v1, kind: EdgePort, metadata: {name: home}, spec: {interface: wg0, number: 4, link: tun, tags: 0}}
+---
+{apiVersion: tunny/v1, kind: Overlay, metadata: {name: d}, spec: {vpc: blue, port: home, line: 3}}
+---
 {apiVersion: tunny/v1, kind: Overlay, metadata: {name: c}, spec: {vpc: blue, port: yard, mac: '02:00:00:00:ce:03'}}
 ---
 {apiVersion: tunny/v1, kind: Route, spec: {vpc: red, prefix: 10.9.0.0/16, scope: line}}
@@ -46,10 +50,15 @@ fn targets(model: &Model) -> Vec<Target> {
 #[test]
 fn tables_are_told_ports_and_circuits() {
     let plan = base().edge();
-    let ports: Vec<_> = plan.ports.iter().map(|p| (p.interface.as_str(), p.number, p.tags, p.tpids)).collect();
+    let ports: Vec<_> = plan.ports.iter().map(|p| (p.interface.as_str(), p.number, p.tags, p.tpids, p.tun)).collect();
     assert_eq!(
         ports,
-        [("edge0", 3, 2, [0x88a8, 0x8100]), ("edge1", 1, 1, [0x8100, 0x8100]), ("edge2", 2, 0, [0x9100, 0x88a8])]
+        [
+            ("edge0", 3, 2, [0x88a8, 0x8100], false),
+            ("edge1", 1, 1, [0x8100, 0x8100], false),
+            ("edge2", 2, 0, [0x9100, 0x88a8], false),
+            ("wg0", 4, 0, [0x8100, 0x8100], true)
+        ]
     );
     let circuit = |port, customer, overlay, vni, line, ce| CircuitSpec {
         port,
@@ -64,6 +73,7 @@ fn tables_are_told_ports_and_circuits() {
         circuit(3, 100, 7, 7, 0, 0x0200_0000_ce01),
         circuit(1, 100, 0, 7, 9, 0x0200_0000_ce02),
         circuit(2, 0, 0, 8, 0, 0x0200_0000_ce03),
+        circuit(4, 0, 0, 8, 3, 0),
     ];
     assert_eq!(plan.circuits, circuits);
     assert_eq!(base().conntrack().edge, plan);

@@ -19,6 +19,8 @@ pub const BURST: usize = 64;
 const CONTROL: usize = 64;
 /// Bytes of a VLAN tag.
 const TAG: usize = 4;
+/// Bytes of an Ethernet header.
+const ETHERNET: usize = wire::ethernet::HEADER_LEN;
 /// PACKET_FANOUT_FLAG_IGNORE_OUTGOING (Linux 5.14).
 const FANOUT_IGNORE_OUTGOING: i32 = 0x4000;
 
@@ -33,6 +35,8 @@ pub struct PacketSocket {
     places: [(usize, usize); BURST],
     /// Packets with a VLAN tag are for the gateway.
     tagged: bool,
+    /// The port is a TUN interface: what it gives and takes has no Ethernet header.
+    tun: bool,
 }
 
 fn check(rc: libc::c_int) -> io::Result<libc::c_int> {
@@ -73,7 +77,7 @@ impl PacketSocket {
         let fd = socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_NONBLOCK, 0)?;
         bind(&fd, ifindex, 0)?;
         let (regions, control, places) = (Vec::new(), Vec::new(), [(0, 0); BURST]);
-        Ok(Self { fd, ifindex, regions, control, places, tagged: false })
+        Ok(Self { fd, ifindex, regions, control, places, tagged: false, tun: false })
     }
 
     /// Opens a socket on `ifindex`. Workers that share a port give the same `fanout` group and split its flows. Needs
@@ -100,6 +104,7 @@ impl PacketSocket {
             control: vec![0; CONTROL * BURST],
             places: [(0, 0); BURST],
             tagged: false,
+            tun: false,
         })
     }
 
@@ -107,6 +112,11 @@ impl PacketSocket {
     /// host's alone.
     pub fn keep_tags(&mut self, tagged: bool) {
         self.tagged = tagged;
+    }
+
+    /// The port is a TUN interface. What comes gets an Ethernet header, without addresses; what is sent loses its own.
+    pub fn without_headers(&mut self) {
+        self.tun = true;
     }
 
     /// The descriptor, for `poll`.
@@ -147,11 +157,13 @@ impl PacketSocket {
         };
         for (i, message) in messages.iter().enumerate().take(received) {
             let len = message.msg_len as usize;
+            let region = &mut self.regions[i * REGION..(i + 1) * REGION];
             self.places[i] = match vlan_tag(&message.msg_hdr) {
+                _ if self.tun => put_header(region, len),
                 None => (HEADROOM, len),
                 // The kernel has taken a tag off; such a packet is not for the gateway and the host has it already.
                 Some(_) if !self.tagged => (HEADROOM, 0),
-                Some(tag) => put_back(&mut self.regions[i * REGION..(i + 1) * REGION], len, tag),
+                Some(tag) => put_back(region, len, tag),
             };
         }
         Ok(received)
@@ -164,6 +176,7 @@ impl PacketSocket {
 
     /// Sends a frame; false if the kernel did not take it.
     pub fn send(&self, frame: &[u8]) -> bool {
+        let Some(frame) = frame.get(if self.tun { ETHERNET } else { 0 }..) else { return false };
         // SAFETY: pointer and length describe the live frame, which the kernel only reads.
         let rc = unsafe { libc::send(self.fd.as_raw_fd(), frame.as_ptr().cast(), frame.len(), libc::MSG_DONTWAIT) };
         rc == frame.len() as isize
@@ -202,6 +215,21 @@ fn put_back(region: &mut [u8], len: usize, tag: [u8; TAG]) -> (usize, usize) {
     region.copy_within(HEADROOM..HEADROOM + MACS, start);
     region[start + MACS..start + MACS + TAG].copy_from_slice(&tag);
     (start, len + TAG)
+}
+
+/// Puts an Ethernet header in front of the IP packet of `len` bytes behind the headroom; where the frame begins, and its bytes. What is no IP
+/// packet is none of a site's.
+fn put_header(region: &mut [u8], len: usize) -> (usize, usize) {
+    let start = HEADROOM - ETHERNET;
+    let kind = match region[HEADROOM] >> 4 {
+        4 if len > 0 => wire::ethernet::ethertype::IPV4,
+        6 if len > 0 => wire::ethernet::ethertype::IPV6,
+        _ => return (HEADROOM, 0),
+    };
+    let header = &mut region[start..HEADROOM];
+    header.fill(0);
+    header[ETHERNET - 2..].copy_from_slice(&kind.to_be_bytes());
+    (start, len + ETHERNET)
 }
 
 /// The tag that the kernel has taken off a packet, as it stood there.
@@ -267,5 +295,20 @@ mod tests {
         let want: Vec<u8> = (0..12).chain([0x88, 0xa8, 0, 100]).chain(12..20).collect();
         assert_eq!((start, &region[start..start + len]), (HEADROOM - 4, &want[..]));
         assert_eq!(put_back(&mut region, 11, [0; 4]), (HEADROOM, 0));
+    }
+
+    #[test]
+    fn a_packet_out_of_a_tunnel_gets_a_header_by_its_version() {
+        for (first, kind) in [(0x45, [8, 0]), (0x60, [0x86, 0xdd])] {
+            let mut region = vec![0xee; 200];
+            region[HEADROOM] = first;
+            let (start, len) = put_header(&mut region, 30);
+            let want = [&[0; 12][..], &kind, &[first], &[0xee; 29]].concat();
+            assert_eq!((start, &region[start..start + len]), (HEADROOM - 14, &want[..]));
+        }
+        let mut region = vec![0x45; 200];
+        assert_eq!(put_header(&mut region, 0), (HEADROOM, 0));
+        region[HEADROOM] = 0x55;
+        assert_eq!(put_header(&mut region, 30), (HEADROOM, 0));
     }
 }

@@ -498,7 +498,7 @@ fn edge_port_spec(plan: &EdgePortPlan) -> Option<EdgePortSpec> {
 }
 
 fn edge_port(plan: &EdgePortPlan, ifindex: IfIndex, mtu: u16) -> EdgePortSpec {
-    EdgePortSpec { number: plan.number, ifindex, mtu, tags: plan.tags, tpids: plan.tpids }
+    EdgePortSpec { number: plan.number, ifindex, mtu, tags: plan.tags, tpids: plan.tpids, tun: plan.tun }
 }
 
 /// The group that leads to an NC; none if there is no NC of this address.

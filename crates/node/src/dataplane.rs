@@ -51,6 +51,8 @@ pub struct Service {
     pub inline: bool,
     /// Those of them that are towards customers: so must frames for any VPC's gateway address.
     pub edge: Vec<String>,
+    /// Those of these that are TUN interfaces.
+    pub tuns: Vec<String>,
     /// How they are to be served.
     pub engine: Engine,
     /// The gateway's own tunnel addresses.
@@ -65,7 +67,9 @@ impl Service {
         let Some(g) = model.gateway() else { return Service { port: 4789, ..Default::default() } };
         let vteps = g.vtep4.map(IpAddr::V4).into_iter().chain(g.vtep6.map(IpAddr::V6)).collect();
         let edge: Vec<String> = model.by_name().edge_ports.values().map(|p| p.interface.clone()).collect();
+        let tuns = model.by_name().edge_ports.values().filter(|p| p.tun).map(|p| p.interface.clone()).collect();
         Service {
+            tuns,
             uplinks: g.ports().into_iter().chain(edge.iter().cloned()).collect(),
             inline: g.role == model::GatewayRole::Filter,
             edge,
@@ -94,6 +98,8 @@ pub struct DataPlane {
     /// Interfaces and queues of which the workers have the punts.
     listening: HashSet<(IfIndex, u32)>,
     silencer: Option<Silencer>,
+    /// TUN interfaces whose packets the kernel does not see, and the program that keeps it so.
+    silenced: Option<(xdp::IngressDrop, HashSet<IfIndex>)>,
     service: Service,
     served: Vec<(String, IfIndex)>,
     uplinks: Vec<Uplink>,
@@ -196,6 +202,7 @@ impl DataPlane {
             threads: Vec::new(),
             listening: HashSet::new(),
             silencer: None,
+            silenced: None,
             service: Service::default(),
             served: Vec::new(),
             uplinks: Vec::new(),
@@ -377,8 +384,9 @@ impl DataPlane {
         }
         // Where an earlier program forwards, the first port's is exchanged before the second one's: it must be able to send out of
         // all of them at once.
+        self.silence(&interfaces)?;
         if let Some(xdp) = self.xdp.as_ref().filter(|_| self.service.engine != Engine::AfPacket) {
-            for i in &interfaces {
+            for i in interfaces.iter().filter(|i| !self.service.tuns.contains(&i.name)) {
                 xdp.add_port(i.ifindex)?;
             }
         }
@@ -398,7 +406,8 @@ impl DataPlane {
         }
         self.served = interfaces.iter().map(|i| (i.name.clone(), i.ifindex)).collect();
         self.uplinks = interfaces.iter().zip(&modes).map(|(i, mode)| uplink(i, mode)).collect();
-        let user = modes.contains(&"user");
+        let user =
+            interfaces.iter().zip(&modes).any(|(i, mode)| *mode == "user" && !self.service.edge.contains(&i.name));
         self.silencer = None;
         if user && !self.service.inline {
             // Before the workers: so the kernel is never heard in between.
@@ -435,7 +444,8 @@ impl DataPlane {
 
     /// Opens a listener for the punts of each queue of an interface that has none. None where the fast path is not to be.
     fn listen(&mut self, i: &Interface, sockets: &mut Vec<PuntSocket>) {
-        let Some(xdp) = self.xdp.as_ref().filter(|_| self.service.engine != Engine::AfPacket) else { return };
+        let fast = self.service.engine != Engine::AfPacket && !self.service.tuns.contains(&i.name);
+        let Some(xdp) = self.xdp.as_ref().filter(|_| fast) else { return };
         let tables = Tables::new(self.memory.clone());
         for queue in (0..i.queues.min(xdp::QUEUES_MAX)).filter(|queue| !self.listening.contains(&(i.ifindex, *queue))) {
             // Without the socket the fast path still forwards: better than not to start at all.
@@ -448,6 +458,31 @@ impl DataPlane {
                 )),
             }
         }
+    }
+
+    /// The kernel is to see nothing of what comes by the TUN interfaces, and again what comes by those that are none of the edge's any more.
+    fn silence(&mut self, interfaces: &[Interface]) -> Result<(), NodeError> {
+        let tuns: Vec<&Interface> = interfaces.iter().filter(|i| self.service.tuns.contains(&i.name)).collect();
+        if tuns.is_empty() && self.silenced.is_none() {
+            return Ok(());
+        }
+        let (program, silent) = match self.silenced.take() {
+            Some(silenced) => silenced,
+            None => {
+                (xdp::IngressDrop::new().map_err(NodeError::system("loading the program that drops"))?, HashSet::new())
+            }
+        };
+        for i in &tuns {
+            let refused = |source| NodeError::Uplink { name: i.name.clone(), what: "tc ingress", source };
+            program.attach(i.ifindex).map_err(refused)?;
+        }
+        let now: HashSet<IfIndex> = tuns.iter().map(|i| i.ifindex).collect();
+        for ifindex in silent.difference(&now) {
+            // An interface that is gone has no filter either.
+            let _ = program.detach(*ifindex);
+        }
+        self.silenced = Some((program, now));
+        Ok(())
     }
 
     /// Takes the fast path off ports that are no uplinks any more.
@@ -464,7 +499,8 @@ impl DataPlane {
 
     /// Attaches the fast path to an uplink, if it can be. Returns the mode.
     fn attach(&mut self, i: &Interface) -> Result<&'static str, NodeError> {
-        let Some(xdp) = &mut self.xdp else { return Ok("user") };
+        let tun = self.service.tuns.contains(&i.name);
+        let Some(xdp) = self.xdp.as_mut().filter(|_| !tun) else { return Ok("user") };
         let how = match self.service.engine {
             Engine::AfPacket => {
                 // The fast path of an earlier configuration, or process, must not take the packets away. None there: fine.
@@ -522,6 +558,9 @@ impl DataPlane {
             let edge = self.service.edge.contains(&i.name);
             for (list, mut socket) in ports.iter_mut().zip(open) {
                 socket.keep_tags(edge);
+                if self.service.tuns.contains(&i.name) {
+                    socket.without_headers();
+                }
                 list.push(Port::Packet(socket));
             }
         }
@@ -537,7 +576,11 @@ impl DataPlane {
         let egress = || -> Result<Vec<PacketSocket>, NodeError> {
             let open = |i: &Interface| {
                 let refused = |source| NodeError::Uplink { name: i.name.clone(), what: "AF_PACKET", source };
-                PacketSocket::egress(i.ifindex).map_err(refused)
+                let mut socket = PacketSocket::egress(i.ifindex).map_err(refused)?;
+                if self.service.tuns.contains(&i.name) {
+                    socket.without_headers();
+                }
+                Ok(socket)
             };
             interfaces.iter().map(open).collect()
         };

@@ -121,6 +121,7 @@ impl Region {
             mtu: self.port(e.port).map_or(0, |p| p.mtu),
             tags: e.tpids.len() as u8,
             tpids: [0, 1].map(|i| e.tpids.get(i).copied().unwrap_or(0)),
+            tun: false,
         };
         let circuit = |c: &Circuit| {
             let number = self.edge.ports.iter().find(|e| e.port == c.port)?.number;

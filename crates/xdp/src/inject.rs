@@ -23,7 +23,7 @@ pub struct Injector {
 impl Injector {
     /// Loads the two-instruction program. Needs CAP_BPF and CAP_NET_ADMIN.
     pub fn new() -> io::Result<Self> {
-        Ok(Self { program: sys::load_xdp(c"tunny_inject", &PASS)? })
+        Ok(Self { program: sys::load(sys::Kind::Xdp, c"tunny_inject", &PASS)? })
     }
 
     /// Makes `frame` arrive on interface `ifindex`, past XDP.

@@ -20,6 +20,7 @@ mod ports;
 mod prober;
 mod run;
 mod segments;
+mod silence;
 mod states;
 mod sys;
 
@@ -35,4 +36,5 @@ pub use old::{has_pinned_links, pinned_layouts, OldSessions, OldSizes, OldTables
 pub use ports::QUEUES_MAX;
 pub use prober::{Prober, ProberMaps};
 pub use run::{TestRun, TestVerdict};
+pub use silence::IngressDrop;
 pub use states::BpfStates;

@@ -227,13 +227,24 @@ pub(crate) fn run(program: BorrowedFd, frame: &[u8], out: &mut [u8], how: How) -
     })
 }
 
-/// Loads an XDP program of a few instructions.
-pub(crate) fn load_xdp(name: &CStr, instructions: &[u64]) -> io::Result<OwnedFd> {
+/// Where a program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Xdp,
+    Tc,
+}
+
+/// Loads a program of a few instructions.
+pub(crate) fn load(kind: Kind, name: &CStr, instructions: &[u64]) -> io::Result<OwnedFd> {
     let license = c"Dual BSD/GPL";
+    let kind = match kind {
+        Kind::Xdp => bpf::BPF_PROG_TYPE_XDP,
+        Kind::Tc => bpf::BPF_PROG_TYPE_SCHED_CLS,
+    };
     // SAFETY: an instruction is 8 bytes; all outlive the call, and there are no options.
     owned(unsafe {
         bpf::bpf_prog_load(
-            bpf::BPF_PROG_TYPE_XDP,
+            kind,
             name.as_ptr(),
             license.as_ptr(),
             instructions.as_ptr().cast(),

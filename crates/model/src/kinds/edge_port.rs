@@ -19,6 +19,8 @@ fields! {
         name: Name = "metadata.name", OwnName;
         /// The interface. It needs no address; what comes by it is a customer's, but for the link's own control (LACP, LLDP), which is left to the kernel.
         interface: String = "spec.interface", interface_name(INTERFACE).required(|| stand_ins::name().to_string());
+        /// What lies in it: Ethernet frames, or IP packets without a frame, as in a TUN interface at which a customer's tunnel over the Internet ends (WireGuard's, for example). All that comes by one is one customer's, and the software path serves it.
+        tun: bool = "spec.link", choice(&[("ethernet", false), ("tun", true)]).or(false);
         /// By what the tables know it: each EdgePort of the node has another one.
         number: u8 = "spec.number", int(0, abi::EDGE_PORTS_MAX as u64 - 1).or(0);
         /// Tags of each frame: 2, customer and overlay (Q-in-Q); 1, the customer alone; 0, none: all that comes by the port is one customer's.
@@ -45,6 +47,7 @@ impl Described for EdgePort {
 
     fn summary(&self) -> String {
         match self.tags {
+            0 if self.tun => format!("{}, tunnel", self.interface),
             0 => format!("{}, untagged", self.interface),
             1 => format!("{}, 1 tag", self.interface),
             n => format!("{}, {n} tags", self.interface),
@@ -70,7 +73,7 @@ fields! {
         /// By what Routes of scope line of this VPC name it.
         line: u8 = "spec.line", int(0, 255).or(0);
         /// MAC address of the customer's router (CE) on the line. Packets to the site are sent to it.
-        ce: crate::Mac = "spec.mac", mac().required(stand_ins::mac);
+        ce: Option<crate::Mac> = "spec.mac", mac().optional().meaning("required, unless the port's link is tun");
         /// Shaping of what goes to the site.
         shape: Option<Shape> = "spec.shape", ShapeSlot;
     }

@@ -38,6 +38,12 @@ impl Model {
             if let Some(other) = interfaces.insert(&p.interface, &p.name) {
                 taken("spec.interface", p.interface.clone(), format!("EdgePort `{other}`"));
             }
+            if p.tun && p.tags > 0 {
+                let why =
+                    format!("is {}, but packets in a tunnel (`spec.link: tun`) have no tags: write `tags: 0`", p.tags);
+                out.push((Kind::EdgePort, p.name.clone(), "spec.tags".into(), Problem::Value(why)));
+                continue;
+            }
             if let Some(g) = gateway.filter(|g| g.ports().contains(&p.interface)) {
                 taken("spec.interface", p.interface.clone(), format!("Gateway `{}`", g.name));
             }
@@ -60,6 +66,17 @@ impl Model {
                     _ => continue,
                 };
                 fault(field, Problem::Value(why));
+            }
+            let mac = match (o.ce, port.tun) {
+                (Some(_), true) => Some(format!(
+                    "is given, but EdgePort `{}` is a tunnel, whose packets have no MAC address",
+                    port.name
+                )),
+                (None, false) => Some("is missing: frames to the site are sent to this MAC address".into()),
+                _ => None,
+            };
+            if let Some(why) = mac {
+                fault("spec.mac", Problem::Value(why));
             }
             if let Some(other) = circuits.insert((&o.port, o.customer, o.overlay), &o.name) {
                 let (what, field) = match (o.customer, o.overlay) {

@@ -26,6 +26,8 @@ pub struct EdgePortSpec {
     pub tags: u8,
     /// EtherTypes of the outer and the inner tag.
     pub tpids: [u16; 2],
+    /// A tunnel interface, whose packets have no Ethernet header.
+    pub tun: bool,
 }
 
 /// A circuit: a port and the tags by which a customer reaches a VPC (RFC 4026: attachment circuit).
@@ -83,7 +85,8 @@ impl Writer {
             let Some(place) = words.get_mut(usize::from(p.number)) else { continue };
             let shape = u64::from(p.mtu) << EDGE_PORT_MTU_SHIFT | u64::from(p.tags) << EDGE_PORT_TAGS_SHIFT;
             let tpids = u64::from(p.tpids[0]) | u64::from(p.tpids[1]) << 16;
-            *place = (EDGE_PORT_VALID | shape | u64::from(p.ifindex), tpids);
+            let tun = if p.tun { EDGE_PORT_TUN } else { 0 };
+            *place = (EDGE_PORT_VALID | tun | shape | u64::from(p.ifindex), tpids);
         }
         let root = &self.store.root;
         let places = |i: usize| (root!(edge_ports) + 8 * i, root!(edge_tpids) + 8 * i);
