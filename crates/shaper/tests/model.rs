@@ -67,6 +67,11 @@ impl Naive {
     }
 }
 
+/// Longest time between two looks at the shaper while packets come.
+const STEP: u64 = 200_000;
+/// By what a packet may leave before the model says: who came late is given what the class missed.
+const EARLY: u64 = SLOT + STEP;
+
 /// Random classes and packets; nothing changes: each packet leaves in the slot behind its exact time.
 fn exact(seed: u64) {
     println!("TUNNY_SEED={seed}");
@@ -90,12 +95,12 @@ fn exact(seed: u64) {
         now += step;
         while let Some((class, packet)) = s.pop(now) {
             let model = naive.get_mut(&class).unwrap();
-            for (p, at) in model.run((now - base) as f64 + 1.0) {
+            for (p, at) in model.run((now - base + EARLY) as f64) {
                 times.insert((p.class, p.number), at);
             }
             let due =
                 times.remove(&(packet.class, packet.number)).unwrap_or_else(|| panic!("{packet:?} leaves too soon"));
-            let (from, to) = (due - 1.0 - SLOT as f64, due + 2.0 + (SLOT + now - last) as f64);
+            let (from, to) = (due - EARLY as f64, due + 2.0 + (SLOT + now - last) as f64);
             let at = (now - base) as f64;
             assert!(from <= at && at <= to, "{packet:?} left at {at}, due at {due}, step {step}");
             left -= 1;
@@ -111,7 +116,7 @@ fn exact(seed: u64) {
                     left += 1;
                 }
             }
-            step = rng.random_range(0..200_000);
+            step = rng.random_range(0..STEP);
         } else {
             // As the caller does that has nothing else to do.
             step = s.next().map_or(0, |at| at.saturating_sub(now)).min(SECOND);
