@@ -181,15 +181,15 @@ fn a_shaped_line_carries_its_rate_and_no_other_line_is_slowed() {
 
     // What waits when the node stops is lost, and that is counted and said.
     region.apply(&shape("1Mbit"));
-    let blue = region.ns("blue-1");
-    let flood = ["iperf3", "-u", "-b", "20M", "-l", "1000", "-t", "2", "-c", SITE].map(String::from);
-    let flood = std::thread::spawn(move || blue.try_argv(&flood));
-    wait("some wait", || line(&region)["waiting"].as_u64().filter(|n| *n > 100));
     let log = region.names.dir().join("node.log");
+    let flood = ["iperf3", "-u", "-b", "20M", "-l", "1000", "-t", "20", "-c", SITE];
+    let mut flood = region.ns("blue-1").spawn(&flood, &region.names.dir().join("flood.log")).unwrap();
+    wait("some wait", || line(&region)["waiting"].as_u64().filter(|n| *n > 100));
     stop(region.node().unwrap().process.pid);
     let said = lab::node::tail(&log);
     assert!(said.contains("waited for their line's rate and are lost (shaped_lost)"), "{said}");
-    let _ = flood.join();
+    flood.kill().unwrap();
+    flood.wait().unwrap();
     region.start_node().unwrap();
     assert!(region.drops("shaped_lost") > 100, "{} lost", region.drops("shaped_lost"));
     balanced(&region);
