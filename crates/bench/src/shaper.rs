@@ -24,8 +24,8 @@ const SOME: u32 = 10_000;
 fn speed(classes: u32, packets: u64, seed: u64) -> Result<f64, Error> {
     let mut rng = SplitMix64::seed_from_u64(seed);
     let mut s: Shaper<Vec<u8>> = Shaper::new(Bounds { bytes: 4 << 30, packets: 8 << 20 }, 0);
-    // All of them together at the rate at which packets come, and a little more.
-    let rate = 2_100_000 * FRAME as u64 * 8 / u64::from(classes);
+    // All of them together a quarter more than what comes: about two packets of each class wait.
+    let rate = 2_500_000 * FRAME as u64 * 8 / u64::from(classes);
     let limits = Limits { rate, burst: FRAME as u32, bytes: 1 << 20, packets: 1000, horizon: 3_600 * SECOND };
     let ids: Vec<ClassId> = (0..classes).map(|_| s.add(&limits)).collect();
     let (frame, mut spare, mut now) = ([7u8; FRAME], Vec::new(), 0u64);

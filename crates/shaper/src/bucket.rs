@@ -13,20 +13,18 @@ pub(crate) struct Bucket {
     over: u64,
     /// Bits a second, 0: it has no end.
     rate: u64,
-    /// How long it takes to fill, ns.
-    depth: u64,
 }
 
 impl Bucket {
-    pub const UNLIMITED: Bucket = Bucket { full: 0, over: 0, rate: 0, depth: 0 };
+    pub const UNLIMITED: Bucket = Bucket { full: 0, over: 0, rate: 0 };
 
     /// It is full.
     pub fn reset(&mut self, now: u64) {
         (self.full, self.over) = (now, 0);
     }
 
-    /// Another rate and depth. What was taken out of it and is not there again is owed on, in bytes.
-    pub fn change(&mut self, rate: u64, burst: u32, now: u64) {
+    /// Another rate. What was taken out of it and is not there again is owed on, in bytes.
+    pub fn change(&mut self, rate: u64, now: u64) {
         let time = |bits: u128, rate: u64| (bits / u128::from(rate)).min(u128::from(u64::MAX / 4)) as u64;
         let owed = u128::from(self.full.saturating_sub(now)) * u128::from(self.rate);
         (self.full, self.over) = match (self.rate, rate) {
@@ -35,7 +33,6 @@ impl Bucket {
             _ => (now.saturating_add(time(owed, rate)), 0),
         };
         self.rate = rate;
-        self.depth = if rate == 0 { 0 } else { time(u128::from(burst) * u128::from(BITS), rate) };
     }
 
     /// Nothing has waited: what would be more than full is lost.
@@ -45,20 +42,12 @@ impl Bucket {
         }
     }
 
-    /// Time of so many bytes, ns.
-    fn cost(&self, bytes: u32) -> u64 {
+    /// When it holds so many bytes, or is full, if they are more than it ever holds (`burst`).
+    pub fn due(&self, burst: u32, bytes: u32) -> u64 {
         if self.rate == 0 {
             return 0;
         }
-        u64::from(bytes) * BITS / self.rate
-    }
-
-    /// When it holds so many bytes, or is full, if they are more.
-    pub fn due(&self, bytes: u32) -> u64 {
-        if self.rate == 0 {
-            return 0;
-        }
-        self.full.saturating_sub(self.depth.saturating_sub(self.cost(bytes)))
+        self.full.saturating_sub(u64::from(burst.saturating_sub(bytes)) * BITS / self.rate)
     }
 
     /// Takes so many bytes out. Who comes late finds more in it than it holds, up to [`LATE`].
@@ -79,46 +68,46 @@ impl Bucket {
 mod tests {
     use super::*;
 
-    fn bucket(rate: u64, burst: u32) -> Bucket {
+    fn bucket(rate: u64) -> Bucket {
         let mut b = Bucket::UNLIMITED;
-        b.change(rate, burst, 0);
+        b.change(rate, 0);
         b
     }
 
     #[test]
     fn a_full_bucket_gives_its_burst_and_then_its_rate() {
         // 8 kbit/s: a byte a millisecond.
-        let mut b = bucket(8_000, 1_000);
-        assert_eq!(b.due(1_000), 0);
+        let mut b = bucket(8_000);
+        assert_eq!(b.due(1_000, 1_000), 0);
         b.leaves(1_000, 0);
-        assert_eq!((b.due(1), b.due(1_000)), (1_000_000, 1_000_000_000));
+        assert_eq!((b.due(1_000, 1), b.due(1_000, 1_000)), (1_000_000, 1_000_000_000));
         // More than it holds: when it is full.
-        assert_eq!(b.due(5_000), 1_000_000_000);
+        assert_eq!(b.due(1_000, 5_000), 1_000_000_000);
         b.idle(3_000_000_000);
-        assert_eq!(b.due(1_000), 3_000_000_000 - 1_000_000_000 + 1_000_000_000);
+        assert_eq!(b.due(1_000, 1_000), 3_000_000_000 - 1_000_000_000 + 1_000_000_000);
     }
 
     #[test]
     fn nothing_is_lost_by_rounding() {
         // 64 bytes at 100 Gbit/s are 5.12 ns.
-        let mut b = bucket(100_000_000_000, 64);
+        let mut b = bucket(100_000_000_000);
         (0..1_000_000).for_each(|_| b.leaves(64, 0));
-        assert_eq!(b.due(64), 5_120_000);
+        assert_eq!(b.due(64, 64), 5_120_000);
     }
 
     #[test]
     fn what_is_owed_is_owed_at_the_new_rate() {
-        let mut b = bucket(8_000, 1_000);
+        let mut b = bucket(8_000);
         b.leaves(1_000, 0);
-        b.change(16_000, 1_000, 0);
-        assert_eq!(b.due(1_000), 500_000_000);
-        b.change(0, 0, 0);
-        assert_eq!(b.due(1_000_000), 0, "no end");
+        b.change(16_000, 0);
+        assert_eq!(b.due(1_000, 1_000), 500_000_000);
+        b.change(0, 0);
+        assert_eq!(b.due(1_000, 1_000_000), 0, "no end");
     }
 
     #[test]
     fn lateness_is_made_good_up_to_a_limit() {
-        let mut b = bucket(8_000_000, 1_000);
+        let mut b = bucket(8_000_000);
         b.leaves(1_000, LATE / 2);
         assert_eq!(b.full, 1_000_000, "as if it had left in time");
         b.leaves(1_000, 100 * LATE);

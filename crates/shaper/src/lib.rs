@@ -17,10 +17,10 @@ pub mod wheel;
 
 use bucket::Bucket;
 use queue::{Queue, Store};
-use wheel::{Links, Wheel};
+use wheel::Wheel;
 
 /// How a late wake-up is made good: a class whose packets wait is given what it missed, up to this time of its rate, ns.
-pub const LATE: u64 = 10_000_000;
+pub const LATE: u64 = 100_000_000;
 
 /// What a class may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,23 +95,34 @@ enum State {
     Closing,
 }
 
-/// What each packet of a class touches.
+/// What each packet of a class touches: one line of the cache.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 struct Class {
     bucket: Bucket,
+    burst: u32,
     queue: Queue,
-    links: Links,
     limit_bytes: u32,
     limit_packets: u32,
+    /// Its neighbours in the list of its slot.
+    before: u32,
+    after: u32,
+    slot: u16,
+    /// It is due later than the wheel reaches.
+    far: bool,
     state: State,
 }
 
 const FREE: Class = Class {
     bucket: Bucket::UNLIMITED,
+    burst: 0,
     queue: Queue::EMPTY,
-    links: Links::NONE,
     limit_bytes: 0,
     limit_packets: 0,
+    before: 0,
+    after: 0,
+    slot: wheel::NOWHERE,
+    far: false,
     state: State::Free,
 };
 
@@ -127,6 +138,8 @@ pub struct Shaper<T> {
     waiting_bytes: u64,
     now: u64,
 }
+
+const _: () = assert!(size_of::<Class>() == 64);
 
 /// Bytes of memory that a class takes while nothing of it waits.
 pub const CLASS_BYTES: usize = size_of::<Class>() + size_of::<Rare>();
@@ -175,7 +188,7 @@ impl<T> Shaper<T> {
         let Some(i) = self.open(id) else { return false };
         let class = &mut self.classes[i];
         class.state = State::Closing;
-        class.bucket.change(0, 0, self.now);
+        class.bucket.change(0, self.now);
         if class.queue.packets == 0 {
             self.release(i);
         } else {
@@ -186,7 +199,8 @@ impl<T> Shaper<T> {
 
     fn apply(&mut self, i: usize, limits: &Limits) {
         let class = &mut self.classes[i];
-        class.bucket.change(limits.rate, limits.burst, self.now);
+        class.bucket.change(limits.rate, self.now);
+        class.burst = limits.burst;
         let by_time = u128::from(limits.rate) * u128::from(limits.horizon) / 8_000_000_000;
         let by_time = if limits.rate == 0 { u128::MAX } else { by_time };
         class.limit_bytes = u128::from(limits.bytes).min(by_time) as u32;
@@ -203,12 +217,17 @@ impl<T> Shaper<T> {
 
     /// Puts a class into the slot of its first packet.
     fn stand(&mut self, i: usize) {
-        if self.classes[i].links.slot != wheel::NOWHERE {
+        if self.classes[i].slot != wheel::NOWHERE {
             self.wheel.take_out(&mut self.classes, i);
         }
-        let class = &self.classes[i];
-        let due = class.bucket.due(self.store.bytes(class.queue.first));
+        let due = self.due(i);
         self.wheel.put(&mut self.classes, i, due, self.now);
+    }
+
+    /// When the first packet of a class may leave.
+    fn due(&self, i: usize) -> u64 {
+        let class = &self.classes[i];
+        class.bucket.due(class.burst, self.store.bytes(class.queue.first))
     }
 
     fn release(&mut self, i: usize) {
@@ -255,7 +274,13 @@ impl<T> Shaper<T> {
     /// The next packet that may leave, if there is one by now. Who calls it until there is none has what is due.
     pub fn pop(&mut self, now: u64) -> Option<(ClassId, T)> {
         self.at(now);
-        let i = self.wheel.first_due(&mut self.classes, self.now)?;
+        let i = loop {
+            let (i, far) = self.wheel.first(&mut self.classes, self.now)?;
+            if !far || self.due(i).div_ceil(wheel::SLOT) <= self.now / wheel::SLOT {
+                break i;
+            }
+            self.stand(i);
+        };
         let class = &mut self.classes[i];
         let (item, bytes, since) = self.store.pop(&mut class.queue)?;
         class.bucket.leaves(bytes, self.now);
@@ -282,7 +307,7 @@ impl<T> Shaper<T> {
     pub fn clear(&mut self) -> Vec<T> {
         let mut out = Vec::new();
         for i in 0..self.classes.len() {
-            if self.classes[i].links.slot != wheel::NOWHERE {
+            if self.classes[i].slot != wheel::NOWHERE {
                 self.wheel.take_out(&mut self.classes, i);
             }
             while let Some((item, ..)) = self.store.pop(&mut self.classes[i].queue) {

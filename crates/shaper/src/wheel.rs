@@ -5,28 +5,14 @@
 use crate::Class;
 
 /// Length of a slot, ns: no packet leaves later than that after its time, as far as the wheel goes.
-pub const SLOT: u64 = 1 << 15;
+pub const SLOT: u64 = 1 << 16;
 /// Slots. What is due later than all of them stands in the last one and is looked at again.
-pub const SLOTS: usize = 4096;
+pub const SLOTS: usize = 8192;
 
-/// `Links::slot` of a class that stands in no slot.
-pub(crate) const NOWHERE: u32 = u32::MAX;
+/// `Class::slot` of a class that stands in no slot.
+pub(crate) const NOWHERE: u16 = u16::MAX;
 const NONE: u32 = u32::MAX;
 const WORDS: usize = SLOTS / 64;
-
-/// Where a class stands: its slot, and its neighbours in the slot's list.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Links {
-    pub slot: u32,
-    before: u32,
-    after: u32,
-    /// When its first packet is due, in slots.
-    tick: u64,
-}
-
-impl Links {
-    pub const NONE: Links = Links { slot: NOWHERE, before: NONE, after: NONE, tick: 0 };
-}
 
 #[derive(Debug)]
 pub(crate) struct Wheel {
@@ -34,7 +20,7 @@ pub(crate) struct Wheel {
     slots: Vec<(u32, u32)>,
     used: [u64; WORDS],
     /// Which words of `used` are not 0.
-    words: u64,
+    words: u128,
     /// The slot that is served, as a time. No class stands in one before it.
     tick: u64,
 }
@@ -47,18 +33,15 @@ impl Wheel {
     /// Puts class `i` into the slot in which it is due, behind those that stand there. Of what is due already the time of now counts, so
     /// that a class that is always due comes behind all that are due by then.
     pub fn put(&mut self, classes: &mut [Class], i: usize, due: u64, now: u64) {
-        let due = due.div_ceil(SLOT);
-        self.put_at(classes, i, due.max(now / SLOT));
-    }
-
-    fn put_at(&mut self, classes: &mut [Class], i: usize, due: u64) {
+        let due = due.div_ceil(SLOT).max(now / SLOT);
         let tick = due.clamp(self.tick, self.tick + SLOTS as u64 - 1);
         let slot = (tick % SLOTS as u64) as usize;
         let (first, last) = self.slots[slot];
-        classes[i].links = Links { slot: slot as u32, before: last, after: NONE, tick: due };
+        let class = &mut classes[i];
+        (class.before, class.after, class.slot, class.far) = (last, NONE, slot as u16, due > tick);
         match classes.get_mut(last as usize) {
             Some(before) => {
-                before.links.after = i as u32;
+                before.after = i as u32;
                 self.slots[slot] = (first, i as u32);
             }
             None => {
@@ -71,18 +54,19 @@ impl Wheel {
 
     /// Takes class `i` out of the slot in which it stands.
     pub fn take_out(&mut self, classes: &mut [Class], i: usize) {
-        let Links { slot, before, after, .. } = std::mem::replace(&mut classes[i].links, Links::NONE);
-        let ends = &mut self.slots[slot as usize];
+        let Class { slot, before, after, .. } = classes[i];
+        classes[i].slot = NOWHERE;
+        let ends = &mut self.slots[usize::from(slot)];
         match classes.get_mut(before as usize) {
-            Some(class) => class.links.after = after,
+            Some(class) => class.after = after,
             None => ends.0 = after,
         }
         match classes.get_mut(after as usize) {
-            Some(class) => class.links.before = before,
+            Some(class) => class.before = before,
             None => ends.1 = before,
         }
         if ends.0 == NONE {
-            let (word, bit) = (slot as usize / 64, slot % 64);
+            let (word, bit) = (usize::from(slot) / 64, slot % 64);
             self.used[word] &= !(1 << bit);
             if self.used[word] == 0 {
                 self.words &= !(1 << word);
@@ -109,25 +93,18 @@ impl Wheel {
         Some(self.tick + ((slot + SLOTS - start) % SLOTS) as u64)
     }
 
-    /// Takes out the first class that is due by now.
-    pub fn first_due(&mut self, classes: &mut [Class], now: u64) -> Option<usize> {
+    /// Takes out the first class whose slot has come, and says whether it is due later than the wheel reached when it was put there.
+    pub fn first(&mut self, classes: &mut [Class], now: u64) -> Option<(usize, bool)> {
         let end = now / SLOT;
-        loop {
-            let tick = self.next_tick().filter(|tick| *tick <= end);
-            let Some(tick) = tick else {
-                self.tick = self.tick.max(end);
-                return None;
-            };
-            self.tick = tick;
-            let i = self.slots[(tick % SLOTS as u64) as usize].0 as usize;
-            let due = classes.get(i)?.links.tick;
-            self.take_out(classes, i);
-            if due <= end {
-                return Some(i);
-            }
-            // It is due later than the wheel reached.
-            self.put_at(classes, i, due);
-        }
+        let Some(tick) = self.next_tick().filter(|tick| *tick <= end) else {
+            self.tick = self.tick.max(end);
+            return None;
+        };
+        self.tick = tick;
+        let i = self.slots[(tick % SLOTS as u64) as usize].0 as usize;
+        let far = classes.get(i)?.far;
+        self.take_out(classes, i);
+        Some((i, far))
     }
 
     /// When the first class is due, ns.
