@@ -305,7 +305,7 @@ layouts! {
     CircuitBucket: 128 {
         /// CIRCUIT words, 0 = empty.
         words: [u64; 8],
-        /// What belongs to each: by tags, the VNI, 0 if only the customer is known; by VPC and line, the MAC address of the CE.
+        /// What belongs to each: by tags, the VNI and at CIRCUIT_GATEWAY_SHIFT the gateway's address, 0 if only the customer is known; by VPC and line, the MAC address of the CE.
         values: [u64; 8],
     }
 
@@ -706,6 +706,8 @@ bits! {
     CIRCUIT_CUSTOMER: u64 = 0xfff;
     /// CIRCUIT by VPC and line: shift of the key by tags, 28 bits.
     CIRCUIT_TAGS_SHIFT: u32 = 33;
+    /// CIRCUIT by tags: shift, in what belongs to it, of the gateway's IPv4 address on the circuit; 0: its control packets are no special ones.
+    CIRCUIT_GATEWAY_SHIFT: u32 = 32;
     /// EDGE_PORT: the port is there. The interface is in the lower 32 bits.
     EDGE_PORT_VALID: u64 = 1 << 63;
     /// EDGE_PORT: shift of the 16-bit MTU.

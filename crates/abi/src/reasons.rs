@@ -209,6 +209,7 @@ reasons! {
     EdgeCustomerUnknown = 91, "edge_customer_unknown", Tenant, "No line at this edge port belongs to the customer whose tag the frame has.", "Create an Overlay with this `spec.customer`, or look at who sends this tag.";
     EdgeOverlayUnknown = 92, "edge_overlay_unknown", Tenant, "The customer has lines at this edge port, but none with the overlay's tag of the frame.", "Create an Overlay with this `spec.overlay`, or look at the CE.";
     EdgeSource = 93, "edge_source", Tenant, "The inner source address of a packet from a customer's line is not behind a line: the VPC's route to it has another scope, as that to a VM has, or there is none.", "Create a Route with scope line for the site's prefix, or look for a site that uses another one's address.";
+    EdgeControlLimited = 94, "edge_control_limited", Tenant, "A customer's routers send more control packets (ARP, BGP and BFD for the gateway's address on a circuit) than may go to the routing daemon.", "Look at the CE: a loop, a broken timer, an attack; or raise `spec.control` of the EdgePort.";
 }
 
 reasons! {
@@ -232,4 +233,5 @@ reasons! {
     FilterSource = 16, "filter_source", Filter, "The inner source is no VM; it may be in a prefix that has security groups.", "None.";
     FilterMigrated = 17, "filter_migrated", Filter, "The connection lies in a prefix that has migrated to the software path (`spec.filter.migration`).", "See `tunny get migration`; raise `spec.filter.connections`, or the VPC's weight.";
     PathSoftware = 18, "path_software", Tenant, "The VPC, or the service that the packet needs, is served in software (`spec.path`, or as the controller decided).", "None: `tunny get vpc` and `tunny --server URL get tenants` say why; `spec.path: fast` serves it in the fast path.";
+    EdgeControl = 19, "edge_control", Tenant, "A control packet of a CE (ARP, BGP, BFD), which is for the routing daemon behind the circuit's TAP.", "None.";
 }

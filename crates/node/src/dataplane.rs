@@ -89,6 +89,7 @@ pub struct DataPlane {
     worker_flows: Vec<Arc<AtomicU64>>,
     shared: Shared,
     connections: Option<Arc<gateway::Connections>>,
+    controls: Arc<gateway::Controls>,
     threads: Vec<JoinHandle<Vec<Port>>>,
     /// Interfaces and queues of which the workers have the punts.
     listening: HashSet<(IfIndex, u32)>,
@@ -181,7 +182,7 @@ impl DataPlane {
                 }
             }
         };
-        let shared = Shared { stop: Arc::default(), hub, wanted: Arc::new(|_| {}) };
+        let shared = Shared { stop: Arc::default(), hub, taps: Arc::default(), wanted: Arc::new(|_| {}) };
         Ok(Self {
             choice,
             memory,
@@ -192,6 +193,7 @@ impl DataPlane {
             worker_flows: Vec::new(),
             shared,
             connections: None,
+            controls: Arc::default(),
             threads: Vec::new(),
             listening: HashSet::new(),
             silencer: None,
@@ -211,6 +213,12 @@ impl DataPlane {
     /// Sets the sessions that the workers serve. Before [`DataPlane::serve`].
     pub fn set_connections(&mut self, connections: Arc<gateway::Connections>) {
         self.connections = Some(connections);
+    }
+
+    /// Sets where control packets of customers' routers go. Before [`DataPlane::serve`].
+    pub fn set_routing(&mut self, routing: &crate::routing::Routing) {
+        self.shared.taps = routing.taps.clone();
+        self.controls = routing.controls.clone();
     }
 
     /// Session memory: on BPF maps, where it outlives this process, or of this process.
@@ -539,6 +547,7 @@ impl DataPlane {
                 Some(nat) => Gateway::with_connections(tables.clone(), slot, nat.clone()),
                 None => Gateway::new(tables.clone(), slot),
             };
+            let gateway = gateway.with_controls(self.controls.clone());
             // What the fast path punts has no use of a cache.
             let gateway = match self.flow_lines {
                 lines if lines > 0 && modes.contains(&"user") => {

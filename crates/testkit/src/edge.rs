@@ -43,6 +43,8 @@ pub struct Circuit {
     pub line: u8,
     /// The CE.
     pub ce: Mac,
+    /// The gateway's address on it, if control packets are for a routing daemon; 0: they are not.
+    pub gateway: u32,
 }
 
 /// Statements of this part.
@@ -80,8 +82,9 @@ fn circuit(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<()> {
     let line = if c.eat("line") { c.number("line", 255)? as u8 } else { 0 };
     word(c, "ce")?;
     let ce = c.mac()?;
+    let gateway = if c.eat("control") { c.ipv4()?.to_bits() } else { 0 };
     region.edge.circuits.retain(|o| (o.vni, o.line) != (vni, line));
-    region.edge.circuits.push(Circuit { port, tags, vni, line, ce });
+    region.edge.circuits.push(Circuit { port, tags, vni, line, ce, gateway });
     Ok(())
 }
 
@@ -123,7 +126,7 @@ impl Region {
             let number = self.edge.ports.iter().find(|e| e.port == c.port)?.number;
             let tag = |i: usize| c.tags.get(i).copied().unwrap_or(0);
             let (vni, ce) = (Vni(c.vni), c.ce.number());
-            Some(CircuitSpec { port: number, customer: tag(0), overlay: tag(1), vni, line: c.line, ce })
+            Some(CircuitSpec { port: number, customer: tag(0), overlay: tag(1), vni, line: c.line, ce, gateway: c.gateway })
         };
         (self.edge.ports.iter().map(port).collect(), self.edge.circuits.iter().filter_map(circuit).collect())
     }
@@ -156,7 +159,11 @@ impl fmt::Display for Edge {
         for c in &self.circuits {
             write!(f, "  circuit {} port {}", c.vni, c.port)?;
             c.tags.iter().try_for_each(|t| write!(f, " tag {t}"))?;
-            writeln!(f, " line {} ce {}", c.line, c.ce)?;
+            write!(f, " line {} ce {}", c.line, c.ce)?;
+            if c.gateway != 0 {
+                write!(f, " control {}", std::net::Ipv4Addr::from_bits(c.gateway))?;
+            }
+            writeln!(f)?;
         }
         Ok(())
     }

@@ -246,7 +246,7 @@ fn circuits(r: &mut Rng, region: &mut Region) {
             }
             let port = r.pick(&region.edge.ports);
             let tags: Vec<u16> = port.tpids.iter().map(|_| 1 + r.below(6) as u16).collect();
-            let circuit = Circuit { port: port.port, tags, vni: region.vpcs[at].vni, line, ce: mac(r) };
+            let circuit = Circuit { port: port.port, tags, vni: region.vpcs[at].vni, line, ce: mac(r), gateway: 0 };
             let taken = |o: &Circuit| (o.port, &o.tags) == (circuit.port, &circuit.tags);
             if !region.edge.circuits.iter().any(taken) {
                 region.edge.circuits.push(circuit);

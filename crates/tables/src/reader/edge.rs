@@ -32,6 +32,11 @@ pub struct Circuit {
 }
 
 impl Circuit {
+    /// Its number at this edge: port, customer, overlay.
+    pub fn number(&self) -> u32 {
+        circuit_by_tags(self.port.number, self.tags[0], self.tags[1]) as u32
+    }
+
     /// The VLAN ids of its tags, as many as its port has.
     pub fn vids(&self) -> &[u16] {
         self.tags.get(..usize::from(self.port.tags)).unwrap_or(&self.tags)
@@ -41,8 +46,8 @@ impl Circuit {
 /// What the tags of a frame lead to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CircuitFound {
-    /// A VPC.
-    Vpc(Vni),
+    /// A VPC; and the gateway's IPv4 address on the circuit, 0 if no routing daemon is there.
+    Vpc(Vni, u32),
     /// No overlay of this customer.
     NoOverlay,
     /// Nobody's circuit.
@@ -106,7 +111,9 @@ impl Tables {
     pub fn circuit_by_tags(&self, c: &Circuit) -> CircuitFound {
         let of = |overlay| self.circuit(circuit_by_tags(c.port.number, c.tags[0], overlay));
         match of(c.tags[1]) {
-            Some((_, vni)) if vni != 0 => CircuitFound::Vpc(Vni(vni as u32)),
+            Some((_, found)) if found != 0 => {
+                CircuitFound::Vpc(Vni(found as u32 & 0xff_ffff), (found >> CIRCUIT_GATEWAY_SHIFT) as u32)
+            }
             _ if of(CIRCUIT_CUSTOMER as u16).is_some() => CircuitFound::NoOverlay,
             _ => CircuitFound::NoCustomer,
         }

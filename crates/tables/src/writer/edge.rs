@@ -43,6 +43,8 @@ pub struct CircuitSpec {
     pub line: u8,
     /// MAC address of the CE.
     pub ce: u64,
+    /// The gateway's IPv4 address on the circuit, to which control packets of the CE are for the routing daemon; 0: there is none.
+    pub gateway: u32,
 }
 
 /// Slots of a bucket.
@@ -56,7 +58,7 @@ impl CircuitSpec {
         let tags = circuit_by_tags(self.port, self.customer, self.overlay);
         let known = circuit_by_tags(self.port, self.customer, CIRCUIT_CUSTOMER as u16);
         [
-            (CIRCUIT_VALID | tags, u64::from(self.vni)),
+            (CIRCUIT_VALID | tags, u64::from(self.vni) | u64::from(self.gateway) << CIRCUIT_GATEWAY_SHIFT),
             (CIRCUIT_VALID | tags << CIRCUIT_TAGS_SHIFT | circuit_by_vni(self.vni, self.line), self.ce),
             (CIRCUIT_VALID | known, 0),
         ]
