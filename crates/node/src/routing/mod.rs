@@ -414,9 +414,13 @@ impl Routing {
             let Some(own) = learned.get_mut(&tenant.vni) else { continue };
             match &mut tenant.routes {
                 RoutesChange::Keep => {}
-                RoutesChange::Delta { add, .. } => add.iter().for_each(|r| drop(own.remove(&r.prefix))),
+                RoutesChange::Delta { add, .. } => add.iter().for_each(|r| {
+                    own.remove(&r.prefix);
+                }),
                 RoutesChange::Replace(routes) => {
-                    routes.iter().for_each(|r| drop(own.remove(&r.prefix)));
+                    routes.iter().for_each(|r| {
+                        own.remove(&r.prefix);
+                    });
                     routes.extend(own.iter().map(|(prefix, l)| Route { prefix: *prefix, target: Target::Line(l.line) }));
                 }
             }
