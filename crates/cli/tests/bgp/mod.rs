@@ -162,7 +162,9 @@ impl Ce {
             let mut buffer = vec![0; 1 << 16];
             while !stop.load(Relaxed) {
                 let mut idle = true;
-                to_send.lock().unwrap().drain(..).for_each(|frame: Vec<u8>| drop(socket.send(&frame)));
+                to_send.lock().unwrap().drain(..).for_each(|frame: Vec<u8>| {
+                    socket.send(&frame);
+                });
                 // The link may be down.
                 let n = socket.receive().unwrap_or(0);
                 for (region, (start, len)) in socket.regions(n) {
