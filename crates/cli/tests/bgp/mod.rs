@@ -78,12 +78,6 @@ impl Frr {
         self.space.run_argv(&["vtysh", "--vty_socket", &dir, "-d", daemon, "-c", what]).unwrap_or_default()
     }
 
-    /// Sends a signal to one of them.
-    pub fn signal(&self, daemon: &str, signal: nix::sys::signal::Signal) {
-        let (_, child) = self.running.iter().find(|(name, _)| *name == daemon).unwrap();
-        nix::sys::signal::kill(nix::unistd::Pid::from_raw(child.id() as i32), signal).unwrap();
-    }
-
     /// Kills one of them.
     pub fn kill(&mut self, daemon: &str) {
         for (_, child) in self.running.iter_mut().filter(|(name, _)| *name == daemon) {
@@ -119,6 +113,8 @@ pub struct Ce {
     /// What is sent besides, with other tags or addresses.
     pub to_send: Arc<Mutex<Vec<Vec<u8>>>>,
     pub link: String,
+    /// Nothing passes, though the link has its carrier.
+    pub cut: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -139,11 +135,11 @@ impl Ce {
         room.0.run("ip link set lo up").unwrap();
         room.0.run(&format!("ip addr add {site}/32 dev lo")).unwrap();
         let mac = 0x0200_0000_ce00 | u64::from(n);
-        let setup = Setup { mac, mtu: 1496, address: address.parse().unwrap(), owner: "a test's router".into() };
+        let setup = Setup { mac, mtu: 1492, address: address.parse().unwrap(), owner: "a test's router".into() };
         let tap = tap::inside(&room.0 .0, || Tap::open("wan0", &setup)).unwrap();
         room.0.run("sysctl -q -w net.ipv6.conf.wan0.disable_ipv6=1").unwrap();
-        let (sent, to_send, stop) = (Arc::default(), Arc::default(), Arc::default());
-        let mut ce = Ce { room, sent, to_send, link, stop, thread: None };
+        let (sent, to_send, stop, cut) = (Arc::default(), Arc::default(), Arc::default(), Arc::default());
+        let mut ce = Ce { room, sent, to_send, link, cut, stop, thread: None };
         ce.thread = Some(ce.wire(region, tap));
         ce
     }
@@ -156,6 +152,7 @@ impl Ce {
         let said = region.ns("gw").run(&format!("ip -o link show dev {}", self.link)).unwrap();
         let index: u32 = said.split(':').next().unwrap().parse().unwrap();
         let (stop, sent, to_send) = (self.stop.clone(), self.sent.clone(), self.to_send.clone());
+        let cut = self.cut.clone();
         inside(&region.ns("gw"), move || {
             let mut socket = PacketSocket::open(IfIndex(index), None).unwrap();
             socket.keep_tags(true);
@@ -169,14 +166,16 @@ impl Ce {
                 let n = socket.receive().unwrap_or(0);
                 for (region, (start, len)) in socket.regions(n) {
                     let frame = &region[start..start + len];
-                    if frame.get(MACS..MACS + TAGS) == Some(&Ce::TAG) {
+                    if frame.get(MACS..MACS + TAGS) == Some(&Ce::TAG) && !cut.load(Relaxed) {
                         tap.send(&frame[..MACS], &frame[MACS + TAGS..]);
                     }
                     idle = false;
                 }
                 while let Some(n) = tap.receive(&mut buffer).ok().filter(|n| *n > 0) {
-                    socket.send(&[&buffer[..MACS], &Ce::TAG, &buffer[MACS..n]].concat());
-                    sent.fetch_add(1, Relaxed);
+                    if !cut.load(Relaxed) {
+                        socket.send(&[&buffer[..MACS], &Ce::TAG, &buffer[MACS..n]].concat());
+                        sent.fetch_add(1, Relaxed);
+                    }
                     idle = false;
                 }
                 if idle {

@@ -32,8 +32,6 @@ use tap::{Setup, Tap};
 
 /// MTU of a TAP whose port is not there.
 const USUAL_MTU: u32 = 1500;
-/// Bytes of the tag for which a link's MTU leaves room.
-const TAG: usize = 4;
 
 /// A circuit with its TAP.
 #[derive(Debug)]
@@ -230,7 +228,8 @@ impl Routing {
             spaces.insert(plan.namespace.clone(), self.space(&plan.namespace)?);
         }
         let port = uplinks::interface(&plan.port).ok();
-        let mtu = port.as_ref().map_or(USUAL_MTU, |p| p.mtu) - plan.tags.len().saturating_sub(TAG) as u32;
+        // All tags count: a packet socket takes the one for which a link has room only if it is 802.1Q.
+        let mtu = port.as_ref().map_or(USUAL_MTU, |p| p.mtu).saturating_sub(plan.tags.len() as u32);
         let setup = Setup { mac: plan.mac, mtu, address: plan.address, owner: self.owner.clone() };
         // Another process may not have it, but this one may.
         let held = old.as_ref().map(|l| l.tap.clone());
