@@ -47,7 +47,7 @@ lintian:/usr/bin/lintian
 "
 fi
 
-# promtool and etcd come with servers, whose services are not needed: where systemd runs, `systemctl disable --now prometheus etcd`.
+# promtool, etcd and bgpd come with servers, whose services are not needed: where systemd runs, `systemctl disable --now prometheus etcd frr`.
 # The test of the dashboard drives Chromium; other distributions of nodejs bring npm with them.
 if [ "${TUNNY_CI:-0}" != 0 ]; then
     need="$need
@@ -57,6 +57,7 @@ chromium:/usr/bin/chromium
 nodejs:/usr/bin/node
 npm:/usr/bin/npm
 python3-venv:/usr/share/doc/python3-venv
+frr:/usr/lib/frr/bgpd
 "
 fi
 

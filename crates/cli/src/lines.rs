@@ -12,8 +12,20 @@ pub fn path(vpc: Option<&str>) -> String {
 
 /// Circuits with routing daemons.
 pub fn lines(list: &[LineView]) -> String {
-    let columns =
-        ["overlay", "vpc", "line", "namespace", "device", "port", "passed", "lost", "sent", "routes", "limit", "refused"];
+    let columns = [
+        "overlay",
+        "vpc",
+        "line",
+        "namespace",
+        "device",
+        "port",
+        "passed",
+        "lost",
+        "sent",
+        "routes",
+        "limit",
+        "refused",
+    ];
     let rows = list.iter().map(|l| {
         let refused: Vec<String> = l.refused.iter().map(|(why, n)| format!("{why} {n}")).collect();
         vec![

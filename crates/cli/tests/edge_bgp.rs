@@ -27,11 +27,20 @@ fn circuit(n: u8, vpc: &str, line: u8, space: &Namespace) -> String {
 
 /// The node's speaker in a VPC: neighbours 169.254.N.2 of AS 65100 + N, the first one preferred.
 fn speaker(peers: &[u8]) -> String {
-    let mut text = "router bgp 65000\n bgp router-id 169.254.0.1\n no bgp ebgp-requires-policy\n no bgp network import-check\n".to_string();
+    let mut text =
+        "router bgp 65000\n bgp router-id 169.254.0.1\n no bgp ebgp-requires-policy\n no bgp network import-check\n"
+            .to_string();
     for (i, n) in peers.iter().enumerate() {
         let peer = format!(" neighbor 169.254.{n}.2");
-        text += &format!("{peer} remote-as {}\n{peer} timers 1 3\n{peer} timers connect 1\n{peer} bfd profile fast\n", 65100 + u32::from(*n));
+        text += &format!(
+            "{peer} remote-as {}\n{peer} timers 1 9\n{peer} timers connect 1\n{peer} bfd profile fast\n",
+            65100 + u32::from(*n)
+        );
         text += &format!("{peer} weight {}\n", 100 - i);
+    }
+    for n in 0..peers.len() {
+        // A TAP has no carrier while the node is restarted.
+        text = format!("interface line{n}\n no link-detect\n!\n{text}");
     }
     text + " address-family ipv4 unicast\n  network 10.0.0.0/24\n exit-address-family\n!\n" + BFD
 }
@@ -42,7 +51,7 @@ fn router(n: u8, networks: &[String]) -> String {
     let networks: String = networks.iter().map(|p| format!("  network {p}\n")).collect();
     format!(
         "router bgp {}\n bgp router-id 169.254.{n}.2\n no bgp ebgp-requires-policy\n no bgp network import-check\n{peer} remote-as 65000\n\
-         {peer} timers 1 3\n{peer} timers connect 1\n{peer} bfd profile fast\n address-family ipv4 unicast\n{networks} exit-address-family\n!\n{BFD}",
+         {peer} timers 1 9\n{peer} timers connect 1\n{peer} bfd profile fast\n address-family ipv4 unicast\n{networks} exit-address-family\n!\n{BFD}",
         65100 + u32::from(n)
     )
 }
@@ -72,7 +81,7 @@ fn a_vm_reaches_a_prefix_that_was_announced_by_bgp_alone() {
     if !have_frr() {
         return;
     }
-    let Some(region) = region("bgp") else { return };
+    let Some(mut region) = region("bgp") else { return };
     let space = Namespace(format!("{}-blue", region.ns("gw").0));
     let ce = Ce::new(&region, 0, "169.254.0.2/30", SITE);
     ce.room.0.run("ip route add default via 169.254.0.1").unwrap();
@@ -83,6 +92,31 @@ fn a_vm_reaches_a_prefix_that_was_announced_by_bgp_alone() {
     wait("a learned route", || (!learned(&region).is_empty()).then_some(()));
     assert_eq!(learned(&region), [("blue".into(), "10.9.0.0/24".into(), 0)]);
     reaches(&region, "blue-1", SITE);
+
+    // Killed and started again: namespace, TAP, session and route are there, and on the fast path no packet was lost.
+    let up = |text: String| {
+        serde_json::from_str::<Value>(&text).unwrap()["ipv4Unicast"]["peers"]["169.254.0.2"]
+            ["peerUptimeEstablishedEpoch"]
+            .clone()
+    };
+    let session = up(node.ask("bgpd", "show bgp summary json"));
+    let vm = region.ns("blue-1");
+    let stream = std::thread::spawn(move || traffic::ping(&vm, SITE, 400, &["-i", "0.01"]).unwrap());
+    std::thread::sleep(Duration::from_millis(500));
+    region.node().unwrap().process.kill();
+    std::thread::sleep(Duration::from_millis(500));
+    region.start_node().unwrap();
+    assert_eq!(learned(&region), [("blue".into(), "10.9.0.0/24".into(), 0)], "known as soon as it answers");
+    let ping = stream.join().unwrap();
+    assert_eq!((ping.sent, ping.received), (400, 400), "{}", ping.output);
+    wait("the daemon is heard again", || (line(&region, "site0")["passed"].as_u64() > Some(3)).then_some(()));
+    assert_eq!(up(node.ask("bgpd", "show bgp summary json")), session, "the session was never down");
+    // What else the namespace sends goes nowhere.
+    let before = line(&region, "site0")["refusedFrames"].as_u64();
+    let ping = traffic::ping(&space, "169.254.0.2", 2, &["-i", "0.05"]).unwrap();
+    assert_eq!(ping.received, 0, "{}", ping.output);
+    assert!(line(&region, "site0")["refusedFrames"].as_u64() >= before.map(|n| n + 2));
+    assert_eq!(traffic::ping(&ce.room.0, "169.254.0.1", 2, &["-i", "0.05"]).unwrap().received, 0);
     drop((node, site));
 }
 
@@ -122,35 +156,48 @@ fn a_line_that_fails_moves_its_traffic_to_the_second_router() {
         ce.room.0.run(&format!("ip route add default via 169.254.{n}.1")).unwrap();
         sites.push(Frr::start(&ce.room.0, &["bgpd", "bfdd"], &router(n as u8, &["10.9.0.0/24".into()])));
     }
-    let by = |line| wait(&format!("line {line}"), || (learned(&region) == [("blue".into(), "10.9.0.0/24".into(), line)]).then_some(()));
-    let both = || wait("both sessions, with BFD", || {
-        let bfd = node.ask("bfdd", "show bfd peers brief");
-        (node.ask("bgpd", "show bgp ipv4 unicast 10.9.0.0/24").contains("2 available") && bfd.matches(" up").count() == 2).then_some(())
-    });
+    let by = |line| {
+        wait(&format!("line {line}"), || {
+            (learned(&region) == [("blue".into(), "10.9.0.0/24".into(), line)]).then_some(())
+        })
+    };
+    let both = || {
+        wait("both sessions, with BFD", || {
+            let bfd = node.ask("bfdd", "show bfd peers brief");
+            (node.ask("bgpd", "show bgp ipv4 unicast 10.9.0.0/24").contains("2 available")
+                && bfd.matches(" up").count() == 2)
+                .then_some(())
+        })
+    };
     for engine in ["auto", "af_packet"] {
         let text = region.tunny(&["get", "gateway", "-o", "json"]);
         let mut gateway: Value = serde_json::from_str(&text).unwrap();
         gateway[0]["spec"]["engine"] = engine.into();
         region.apply(&gateway[0].to_string());
-        (both(), by(0));
+        both();
+        by(0);
         reaches(&region, "blue-1", SITE);
 
         let killed = outage(&region, "blue-1", || sites[0].kill("bgpd"));
         by(1);
         sites[0].run("bgpd");
-        (both(), by(0));
+        both();
+        by(0);
         let cut = outage(&region, "blue-1", || ces[0].cut.store(true, Relaxed));
         by(1);
         ces[0].cut.store(false, Relaxed);
-        (both(), by(0));
+        both();
+        by(0);
         let down = outage(&region, "blue-1", || drop(region.ns("gw").run("ip link set ce0 down").unwrap()));
         by(1);
         region.ns("gw").run("ip link set ce0 up").unwrap();
-        (both(), by(0));
-        eprintln!("outage on {engine}: daemon killed {killed:?}, line cut, which BFD finds, {cut:?}, link down {down:?}");
+        both();
+        by(0);
+        eprintln!(
+            "outage on {engine}: daemon killed {killed:?}, line cut, which BFD finds, {cut:?}, link down {down:?}"
+        );
         assert!(killed < Duration::from_secs(1) && cut < Duration::from_secs(2) && down < Duration::from_secs(1));
     }
-    // A restart of the node: the namespace, the TAPs and what was learned are there, and nobody missed a packet of the fast path.
     let first = line(&region, "site0");
     assert!(first["passed"].as_u64() > Some(10) && first["sent"].as_u64() > Some(10), "{first}");
     // The circuit goes, and its TAP and its routes go; the last one takes the namespace with it.
@@ -181,26 +228,37 @@ fn a_router_that_announces_or_sends_too_much_costs_nobody_else() {
         ce.room.0.run(&format!("ip route add default via 169.254.{n}.1")).unwrap();
     }
     region.apply(&(circuit(0, "blue", 0, &spaces[0]) + &circuit(1, "green", 0, &spaces[1])));
-    let good = (Frr::start(&spaces[0], &["bgpd"], &speaker(&[0])), Frr::start(&ces[0].room.0, &["bgpd"], &router(0, &["10.9.0.0/24".into()])));
+    let good = (
+        Frr::start(&spaces[0], &["bgpd"], &speaker(&[0])),
+        Frr::start(&ces[0].room.0, &["bgpd"], &router(0, &["10.9.0.0/24".into()])),
+    );
     let blue = [("blue".to_string(), "10.9.0.0/24".to_string(), 0)];
     wait("the honest one", || (learned(&region) == blue).then_some(()));
     let mut many: Vec<String> = (0..10_000).map(|i| format!("20.{}.{}.0/24", i / 256, i % 256)).collect();
     // And what is never learned: a default route, a VM's address, a martian.
     many.extend(["0.0.0.0/0", "10.0.0.11/32", "127.1.0.0/16"].map(String::from));
-    let bad = (Frr::start(&spaces[1], &["bgpd"], &speaker(&[1])), Frr::start(&ces[1].room.0, &["bgpd"], &router(1, &many)));
+    let bad =
+        (Frr::start(&spaces[1], &["bgpd"], &speaker(&[1])), Frr::start(&ces[1].room.0, &["bgpd"], &router(1, &many)));
     let begun = Instant::now();
     let steady = outage(&region, "blue-1", || {
         wait("the limit", || (line(&region, "site1")["refused"]["limit"] == 9_000).then_some(()));
     });
-    eprintln!("10,000 routes were judged {:?} after their speaker started; the other customer's longest gap is {steady:?}", begun.elapsed());
+    eprintln!(
+        "10,000 routes were judged {:?} after their speaker started; the other customer's longest gap is {steady:?}",
+        begun.elapsed()
+    );
     assert!(steady < Duration::from_millis(500), "{steady:?}");
     let told = line(&region, "site1");
-    assert_eq!((&told["routes"], &told["refused"]["default_route"], &told["refused"]["own_vms"]), (&1000.into(), &1.into(), &1.into()), "{told}");
+    assert_eq!(
+        (&told["routes"], &told["refused"]["default_route"], &told["refused"]["own_vms"]),
+        (&1000.into(), &1.into(), &1.into()),
+        "{told}"
+    );
     let all = learned(&region);
     assert_eq!((all.len(), &all[..1]), (1001, &blue[..]));
     assert!(region.tunny(&["get", "status"]).contains("Overlay site1: 9000 routes"), "said where an operator looks");
     // In the table of routes, and in no document.
-    assert!(region.tunny(&["get", "routes", "--vpc", "blue"]).contains("learned prefix"));
+    assert!(region.tunny(&["get", "routes", "--vpc", "blue"]).contains("LEARNED PREFIX"));
     assert!(!region.tunny(&["get", "routes", "-o", "yaml"]).contains("10.9.0.0/24"));
     // A configured route wins: it leads nowhere, and the learned one comes back when it goes.
     region.apply("{apiVersion: tunny/v1, kind: Route, metadata: {name: mine}, spec: {vpc: blue, prefix: 10.9.0.0/24, scope: blackhole}}");
@@ -211,7 +269,11 @@ fn a_router_that_announces_or_sends_too_much_costs_nobody_else() {
 
     // A flood of ARP and BFD from the bad one.
     let head = [&[2, 0, 1, 0x2c, 0, 1][..], &[2, 0, 0, 0, 0xce, 1], &Ce::TAG].concat();
-    let arp = [&head[..], &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0xce, 1, 169, 254, 1, 2, 0, 0, 0, 0, 0, 0, 169, 254, 1, 1]].concat();
+    let arp = [
+        &head[..],
+        &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0xce, 1, 169, 254, 1, 2, 0, 0, 0, 0, 0, 0, 169, 254, 1, 1],
+    ]
+    .concat();
     let sessions = good.0.ask("bgpd", "show bgp summary json");
     let steady = outage(&region, "blue-1", || {
         for _ in 0..100 {
@@ -223,7 +285,11 @@ fn a_router_that_announces_or_sends_too_much_costs_nobody_else() {
     eprintln!("30,000 ARP requests in 2 s: {limited} dropped; the other customer's longest gap is {steady:?}");
     assert!(region.drops("edge_control_limited") > 1000, "{:?}", region.node().unwrap().counters().unwrap().drops);
     assert!(steady < Duration::from_millis(500), "{steady:?}");
-    let up = |text: &str| serde_json::from_str::<Value>(text).unwrap()["ipv4Unicast"]["peers"]["169.254.0.2"]["peerUptimeEstablishedEpoch"].clone();
+    let up = |text: &str| {
+        serde_json::from_str::<Value>(text).unwrap()["ipv4Unicast"]["peers"]["169.254.0.2"]
+            ["peerUptimeEstablishedEpoch"]
+            .clone()
+    };
     assert_eq!(up(&good.0.ask("bgpd", "show bgp summary json")), up(&sessions), "the honest session was never down");
     assert_eq!(learned(&region).first(), blue.first());
     drop((good, bad));

@@ -39,7 +39,15 @@ pub(crate) fn plan(model: &Model) -> EdgePlan {
         let (port, vpc) = (ports.get(&o.port)?, model.vpc_of_name(&o.vpc)?);
         let (customer, overlay) = (o.customer.unwrap_or(0), o.overlay.unwrap_or(0));
         let gateway = o.routing.gateway().map_or(0, |a| a.to_bits());
-        Some(CircuitSpec { port: port.number, customer, overlay, vni: vpc.spec().vni, line: o.line, ce: o.ce.0, gateway })
+        Some(CircuitSpec {
+            port: port.number,
+            customer,
+            overlay,
+            vni: vpc.spec().vni,
+            line: o.line,
+            ce: o.ce.0,
+            gateway,
+        })
     };
     let circuits = model.by_name().overlays.values().filter_map(|o| circuit(o.as_ref())).collect();
     EdgePlan { ports: plan.collect(), circuits }

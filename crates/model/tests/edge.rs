@@ -51,8 +51,15 @@ fn tables_are_told_ports_and_circuits() {
         ports,
         [("edge0", 3, 2, [0x88a8, 0x8100]), ("edge1", 1, 1, [0x8100, 0x8100]), ("edge2", 2, 0, [0x9100, 0x88a8])]
     );
-    let circuit =
-        |port, customer, overlay, vni, line, ce| CircuitSpec { port, customer, overlay, vni: Vni(vni), line, ce, gateway: 0 };
+    let circuit = |port, customer, overlay, vni, line, ce| CircuitSpec {
+        port,
+        customer,
+        overlay,
+        vni: Vni(vni),
+        line,
+        ce,
+        gateway: 0,
+    };
     let circuits = [
         circuit(3, 100, 7, 7, 0, 0x0200_0000_ce01),
         circuit(1, 100, 0, 7, 9, 0x0200_0000_ce02),

@@ -257,7 +257,10 @@ pub fn router(node: Arc<Node>) -> Router {
                 })
             }),
         )
-        .route("/v1/learned", get(|State(n): Shared, Query(q): Query<LearnedQuery>| blocking(move || n.learned(&q.vpc))))
+        .route(
+            "/v1/learned",
+            get(|State(n): Shared, Query(q): Query<LearnedQuery>| blocking(move || n.learned(&q.vpc))),
+        )
         .route("/v1/top", get(|State(n): Shared, Query(q): Query<TopQuery>| blocking(move || n.top(q.ms))))
         .route(
             "/v1/apply",

@@ -146,8 +146,20 @@ pub(crate) enum Change<'a> {
 impl Node {
     /// Puts a node together.
     pub fn new(parts: Parts) -> Arc<Node> {
-        let Parts { instance, hub, core, plane, writer, underlay, conntrack, counts_before, audit, managed, routing, .. } =
-            parts;
+        let Parts {
+            instance,
+            hub,
+            core,
+            plane,
+            writer,
+            underlay,
+            conntrack,
+            counts_before,
+            audit,
+            managed,
+            routing,
+            ..
+        } = parts;
         let (startup, notes) = (parts.startup, parts.notes);
         let memory = plane.memory();
         let (core, plane, started) = (Mutex::new(core), Mutex::new(plane), Instant::now());

@@ -126,7 +126,15 @@ impl Region {
             let number = self.edge.ports.iter().find(|e| e.port == c.port)?.number;
             let tag = |i: usize| c.tags.get(i).copied().unwrap_or(0);
             let (vni, ce) = (Vni(c.vni), c.ce.number());
-            Some(CircuitSpec { port: number, customer: tag(0), overlay: tag(1), vni, line: c.line, ce, gateway: c.gateway })
+            Some(CircuitSpec {
+                port: number,
+                customer: tag(0),
+                overlay: tag(1),
+                vni,
+                line: c.line,
+                ce,
+                gateway: c.gateway,
+            })
         };
         (self.edge.ports.iter().map(port).collect(), self.edge.circuits.iter().filter_map(circuit).collect())
     }

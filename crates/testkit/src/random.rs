@@ -247,7 +247,11 @@ fn circuits(r: &mut Rng, region: &mut Region) {
             let port = r.pick(&region.edge.ports);
             let tags: Vec<u16> = port.tpids.iter().map(|_| 1 + r.below(6) as u16).collect();
             // A routing daemon may have the address that the VPC's gateway has.
-            let gateway = region.vpcs[at].gateways.iter().find_map(|a| if let IpAddr::V4(a) = a { Some(a.to_bits()) } else { None });
+            let gateway =
+                region.vpcs[at]
+                    .gateways
+                    .iter()
+                    .find_map(|a| if let IpAddr::V4(a) = a { Some(a.to_bits()) } else { None });
             let gateway = gateway.filter(|_| r.chance(50)).unwrap_or(0);
             let circuit = Circuit { port: port.port, tags, vni: region.vpcs[at].vni, line, ce: mac(r), gateway };
             let taken = |o: &Circuit| (o.port, &o.tags) == (circuit.port, &circuit.tags);

@@ -9,7 +9,8 @@ use abi::Ipv4Net;
 use std::net::Ipv4Addr;
 
 const NAMESPACE: &str = "a name as those of objects; Overlays of one Vpc may share a namespace, those of two may not";
-const ADDRESS: &str = "an IPv4 address of the link to the CE with the length of its network, 8 to 31, as 169.254.7.1/30";
+const ADDRESS: &str =
+    "an IPv4 address of the link to the CE with the length of its network, 8 to 31, as 169.254.7.1/30";
 
 fields! {
     /// A routing daemon that speaks with the customer's router (CE) by this circuit: in a network namespace, at a TAP of the circuit.
@@ -30,7 +31,11 @@ fn link_address(s: &str) -> Result<Ipv4Net, String> {
     let (address, len) = (net.addr(), net.prefix_len());
     let why = match () {
         () if !(8..=31).contains(&len) => "its length is not 8 to 31",
-        () if address.is_loopback() || address.is_multicast() || address.octets()[0] == 0 || address.octets()[0] >= 240 => {
+        () if address.is_loopback()
+            || address.is_multicast()
+            || address.octets()[0] == 0
+            || address.octets()[0] >= 240 =>
+        {
             "no interface can have it"
         }
         () if len < 31 && address == net.network() => "it is the address of the network itself",

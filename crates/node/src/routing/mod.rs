@@ -393,7 +393,9 @@ impl Routing {
             let commit = Commit { tenants: vec![change], ..Commit::default() };
             match writer.commit(&commit) {
                 Ok(_) => drop(learned.insert(vni, new.clone())),
-                Err(e) => tracing::warn!("VPC {vni}: what its sites announce cannot be entered, and is tried again: {e}"),
+                Err(e) => {
+                    tracing::warn!("VPC {vni}: what its sites announce cannot be entered, and is tried again: {e}")
+                }
             }
         }
         learned.retain(|_, routes| !routes.is_empty());
@@ -420,7 +422,8 @@ impl Routing {
                     routes.iter().for_each(|r| {
                         own.remove(&r.prefix);
                     });
-                    routes.extend(own.iter().map(|(prefix, l)| Route { prefix: *prefix, target: Target::Line(l.line) }));
+                    routes
+                        .extend(own.iter().map(|(prefix, l)| Route { prefix: *prefix, target: Target::Line(l.line) }));
                 }
             }
         }

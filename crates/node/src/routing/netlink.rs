@@ -70,9 +70,8 @@ impl Netlink {
         let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
         (address.nl_family, address.nl_groups) = (libc::AF_NETLINK as u16, groups);
         // SAFETY: pointer and size describe one live address.
-        let rc = unsafe {
-            libc::bind(fd.as_raw_fd(), (&raw const address).cast(), size_of::<libc::sockaddr_nl>() as u32)
-        };
+        let rc =
+            unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), size_of::<libc::sockaddr_nl>() as u32) };
         if rc < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -185,7 +184,8 @@ fn learnable(flags: u16, payload: &[u8]) -> Option<KernelRoute> {
         return None;
     }
     let prefix = Prefix::new(route.dst, route.len).ok()?.trunc();
-    let interfaces = route.hops.iter().filter(|h| !h.unusable).map(|h| h.ifindex.0).collect();
+    // Also if the kernel says that the link is down: it learns late that this node has opened the TAP, and the port is looked at here.
+    let interfaces = route.hops.iter().map(|h| h.ifindex.0).collect();
     Some(KernelRoute { prefix, metric: route.metric, protocol, interfaces })
 }
 

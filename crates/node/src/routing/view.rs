@@ -76,7 +76,8 @@ impl Routing {
                 };
                 let Some(line) = state.lines.get(&(plan.namespace.clone(), plan.device())) else { return view };
                 let offer = state.offers.get(&plan.circuit);
-                let refused = |o: &super::Offer| o.refused.iter().map(|(why, n)| (Refusal::name(*why).into(), *n)).collect();
+                let refused =
+                    |o: &super::Offer| o.refused.iter().map(|(why, n)| (Refusal::name(*why).into(), *n)).collect();
                 LineView {
                     device: plan.device(),
                     up: line.up.load(Relaxed),
@@ -105,7 +106,16 @@ impl Routing {
             }
             list.extend(routes.iter().map(|(prefix, l)| {
                 let (vpc, prefix) = (name.clone(), *prefix);
-                (prefix, LearnedRoute { vpc, prefix: prefix.to_string(), line: l.line, metric: l.metric, protocol: l.protocol })
+                (
+                    prefix,
+                    LearnedRoute {
+                        vpc,
+                        prefix: prefix.to_string(),
+                        line: l.line,
+                        metric: l.metric,
+                        protocol: l.protocol,
+                    },
+                )
             }));
         }
         list.sort_by(|a, b| (&a.1.vpc, a.0).cmp(&(&b.1.vpc, b.0)));

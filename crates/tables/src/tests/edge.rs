@@ -111,6 +111,9 @@ fn a_key_is_entered_once() {
     w.set_edge(&[port(0, 3, 2)], &[circuit(0, 1, 1, (7, 0)), circuit(0, 1, 1, (8, 0)), circuit(0, 1, 2, (7, 0))])
         .unwrap();
     let t = w.tables();
-    assert_eq!((find(&t, 3, [1, 1]), find(&t, 3, [1, 2])), (CircuitFound::Vpc(Vni(7), 0), CircuitFound::Vpc(Vni(7), 0)));
+    assert_eq!(
+        (find(&t, 3, [1, 1]), find(&t, 3, [1, 2])),
+        (CircuitFound::Vpc(Vni(7), 0), CircuitFound::Vpc(Vni(7), 0))
+    );
     assert_eq!(t.circuit_by_line(Vni(7), 0).unwrap().0.tags, [1, 1]);
 }
