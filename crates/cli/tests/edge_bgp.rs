@@ -99,7 +99,7 @@ fn a_vm_reaches_a_prefix_that_was_announced_by_bgp_alone() {
             ["peerUptimeEstablishedEpoch"]
             .clone()
     };
-    let session = up(node.ask("bgpd", "show bgp summary json"));
+    let session = up(node.show("bgpd", "show bgp summary json"));
     let vm = region.ns("blue-1");
     let stream = std::thread::spawn(move || traffic::ping(&vm, SITE, 400, &["-i", "0.01"]).unwrap());
     std::thread::sleep(Duration::from_millis(500));
@@ -110,7 +110,7 @@ fn a_vm_reaches_a_prefix_that_was_announced_by_bgp_alone() {
     let ping = stream.join().unwrap();
     assert_eq!((ping.sent, ping.received), (400, 400), "{}", ping.output);
     wait("the daemon is heard again", || (line(&region, "site0")["passed"].as_u64() > Some(3)).then_some(()));
-    assert_eq!(up(node.ask("bgpd", "show bgp summary json")), session, "the session was never down");
+    assert_eq!(up(node.show("bgpd", "show bgp summary json")), session, "the session was never down");
     // What else the namespace sends goes nowhere.
     let before = line(&region, "site0")["refusedFrames"].as_u64();
     let ping = traffic::ping(&space, "169.254.0.2", 2, &["-i", "0.05"]).unwrap();
@@ -163,8 +163,8 @@ fn a_line_that_fails_moves_its_traffic_to_the_second_router() {
     };
     let both = || {
         wait("both sessions, with BFD", || {
-            let bfd = node.ask("bfdd", "show bfd peers brief");
-            (node.ask("bgpd", "show bgp ipv4 unicast 10.9.0.0/24").contains("2 available")
+            let bfd = node.show("bfdd", "show bfd peers brief");
+            (node.show("bgpd", "show bgp ipv4 unicast 10.9.0.0/24").contains("2 available")
                 && bfd.matches(" up").count() == 2)
                 .then_some(())
         })
@@ -274,7 +274,7 @@ fn a_router_that_announces_or_sends_too_much_costs_nobody_else() {
         &[8, 6, 0, 1, 8, 0, 6, 4, 0, 1, 2, 0, 0, 0, 0xce, 1, 169, 254, 1, 2, 0, 0, 0, 0, 0, 0, 169, 254, 1, 1],
     ]
     .concat();
-    let sessions = good.0.ask("bgpd", "show bgp summary json");
+    let sessions = good.0.show("bgpd", "show bgp summary json");
     let steady = outage(&region, "blue-1", || {
         for _ in 0..100 {
             ces[1].to_send.lock().unwrap().extend(std::iter::repeat_n(arp.clone(), 300));
@@ -290,7 +290,7 @@ fn a_router_that_announces_or_sends_too_much_costs_nobody_else() {
             ["peerUptimeEstablishedEpoch"]
             .clone()
     };
-    assert_eq!(up(&good.0.ask("bgpd", "show bgp summary json")), up(&sessions), "the honest session was never down");
+    assert_eq!(up(&good.0.show("bgpd", "show bgp summary json")), up(&sessions), "the honest session was never down");
     assert_eq!(learned(&region).first(), blue.first());
     drop((good, bad));
     // Of an operator's namespace only the TAP goes.

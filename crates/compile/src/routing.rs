@@ -52,7 +52,7 @@ pub struct RoutingPlan {
 }
 
 fn line(model: &Model, port: &EdgePort, o: &Overlay) -> Option<RoutingLine> {
-    let (vpc, (namespace, address)) = (model.vpc_of_name(&o.vpc)?.spec(), o.routing.asked()?);
+    let (vpc, (namespace, address)) = (model.vpc_of_name(&o.vpc)?.spec(), o.routing.wanted()?);
     let vids = [o.customer.unwrap_or(0), o.overlay.unwrap_or(0)];
     let pairs = port.tpids().into_iter().zip(vids).take(usize::from(port.tags));
     Some(RoutingLine {

@@ -17,23 +17,23 @@ const BFD: [u16; 3] = [3784, 3785, 4784];
 const PLAIN_HEADER: u8 = 0x45;
 const MORE_OR_LATER: u16 = 0x3fff;
 
-/// Which way a frame goes.
+/// Where a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Towards {
     /// From the CE to the daemon.
-    In,
+    Daemon,
     /// From the daemon to the CE.
-    Out,
+    Ce,
 }
 
 /// Whether a frame is what a routing daemon with this address hears or says: ARP, BGP, BFD. What stands in its MAC addresses is not looked at.
-pub fn is_control(frame: &[u8], gateway: u32, way: Way) -> bool {
+pub fn is_control(frame: &[u8], gateway: u32, towards: Towards) -> bool {
     if frame.len() < ethernet::HEADER_LEN + 28 {
         // The shortest is BFD or ARP: 28 bytes behind the Ethernet header.
         return false;
     }
     let ip = &frame[ethernet::HEADER_LEN..];
-    let at = |inwards, outwards| if way == Way::In { inwards } else { outwards };
+    let at = |inwards, outwards| if towards == Towards::Daemon { inwards } else { outwards };
     match be::u16(frame, 12) {
         // Protocol addresses: of the target, and of the sender.
         ethertype::ARP => be::u32(ip, at(24, 14)) == gateway,

@@ -46,7 +46,7 @@ mod work;
 extern crate self as gateway;
 
 pub use connections::{BeginLog, Connections, EndLog, RefusalLog, Refused};
-pub use control::{is_control, Controls, Way};
+pub use control::{is_control, Controls, Towards};
 pub use flow_cache::FlowCache;
 pub use frame::{Batch, Frame, Generated, Output, Unresolved, Verdict, Waiting, BATCH_MAX, HEADROOM};
 pub use handover::{Handover, Handovers, Role};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What of a circuit is for a routing daemon, and how much of it.
 
-use gateway::{is_control, Controls, Way};
+use gateway::{is_control, Controls, Towards};
 use tables::{Circuit, RateLimit};
 
 const GATEWAY: u32 = 0xa9fe_0101;
@@ -24,7 +24,7 @@ fn ipv4(head: u8, fragment: u16, proto: u8, (src, dst): (u32, u32), ports: (u16,
 
 #[test]
 fn a_daemon_hears_and_says_arp_bgp_and_bfd_and_nothing_else() {
-    let both = |f: &[u8]| (is_control(f, GATEWAY, Way::In), is_control(f, GATEWAY, Way::Out));
+    let both = |f: &[u8]| (is_control(f, GATEWAY, Towards::Daemon), is_control(f, GATEWAY, Towards::Ce));
     let (to, from) = ((CE, GATEWAY), (GATEWAY, CE));
     for ports in [(179, 4000), (4000, 179)] {
         assert_eq!(both(&ipv4(0x45, 0, 6, to, ports)), (true, false), "{ports:?}");
@@ -53,7 +53,7 @@ fn a_daemon_hears_and_says_arp_bgp_and_bfd_and_nothing_else() {
     };
     assert_eq!([arp(CE, GATEWAY), arp(GATEWAY, CE), arp(CE, CE)], [(true, false), (false, true), (false, false)]);
     let whole = ipv4(0x45, 0, 6, to, (179, 179));
-    assert!((0..whole.len()).all(|n| !is_control(&whole[..n], GATEWAY, Way::In)), "cut off");
+    assert!((0..whole.len()).all(|n| !is_control(&whole[..n], GATEWAY, Towards::Daemon)), "cut off");
 }
 
 /// A customer is a port and its tag; what one sends takes nothing from another with the same tag.

@@ -17,7 +17,7 @@ use crate::flows::{exponent_for, Sampler};
 use crate::managed::Managed;
 use crate::metrics::Scrape;
 use crate::narrow;
-use crate::routing::{LearnedRoute, LineView, Routing};
+use crate::routing::Routing;
 use crate::sessions::{Listing, Ports, SessionQuery};
 use crate::store::Persist;
 use crate::tabledump::Cursor;
@@ -304,7 +304,7 @@ impl Node {
         self.plane.lock().xdp.is_some()
     }
 
-    fn vpc_names(&self) -> BTreeMap<Vni, String> {
+    pub(crate) fn vpc_names(&self) -> BTreeMap<Vni, String> {
         let core = self.core.lock();
         let vpcs = core.model.objects(Kind::Vpc);
         vpcs.filter_map(|o| if let Object::Vpc(v) = o { Some((v.vni, v.name.to_string())) } else { None }).collect()
@@ -385,16 +385,6 @@ impl Node {
         }
     }
 
-    /// `GET /v1/states`.
-    pub fn states(&self) -> crate::states::StatesView {
-        self.conntrack.states().view(&self.vpc_names())
-    }
-
-    /// `GET /v1/migration`.
-    pub fn migration(&self) -> crate::states::MigrationView {
-        self.conntrack.states().migration(&self.vpc_names())
-    }
-
     /// `POST /v1/sessions`.
     pub fn sessions(&self, query: &SessionQuery) -> Result<crate::listing::Text, NodeError> {
         let mut list = crate::listing::lines(Listing::new(&self.conntrack, query, self.vpc_names())?);
@@ -425,25 +415,6 @@ impl Node {
             crate::listing::known_addresses(&self.core().model, query)?;
         }
         Ok(ports)
-    }
-
-    /// Brings what routing daemons have learned into force.
-    pub(crate) fn learn(&self) {
-        let core = self.core.lock();
-        self.routing.enter(&core.model, &self.writer);
-    }
-
-    /// `GET /v1/lines`.
-    pub fn lines(&self) -> Vec<LineView> {
-        self.routing.lines()
-    }
-
-    /// `GET /v1/learned`.
-    pub fn learned(&self, vpc: &str) -> Result<Vec<LearnedRoute>, NodeError> {
-        if !vpc.is_empty() {
-            crate::listing::known(&self.core().model, Kind::Vpc, vpc)?;
-        }
-        Ok(self.routing.learned((!vpc.is_empty()).then_some(vpc), &self.vpc_names()))
     }
 
     /// `GET /v1/underlay`.

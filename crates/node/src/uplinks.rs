@@ -59,9 +59,9 @@ pub fn interface(name: &str) -> io::Result<Interface> {
 pub fn carrier(name: &str) -> bool {
     let Ok(socket) = control_socket() else { return false };
     let mut value = [ETHTOOL_GLINK, 0];
-    let mut asked = request(name);
-    asked.ifr_ifru.ifru_data = value.as_mut_ptr().cast();
-    match ioctl(&socket, libc::SIOCETHTOOL as _, &mut asked) {
+    let mut wanted = request(name);
+    wanted.ifr_ifru.ifru_data = value.as_mut_ptr().cast();
+    match ioctl(&socket, libc::SIOCETHTOOL as _, &mut wanted) {
         Ok(()) => value[1] != 0,
         Err(_) => interface(name).is_ok_and(|i| i.up),
     }

@@ -73,7 +73,7 @@ impl Frr {
     }
 
     /// Asks a daemon.
-    pub fn ask(&self, daemon: &str, what: &str) -> String {
+    pub fn show(&self, daemon: &str, what: &str) -> String {
         let dir = self.dir.path().display().to_string();
         self.space.run_argv(&["vtysh", "--vty_socket", &dir, "-d", daemon, "-c", what]).unwrap_or_default()
     }

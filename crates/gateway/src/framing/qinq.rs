@@ -9,7 +9,7 @@ use abi::{DropReason, IfIndex, Mac, SCOPE_LINE, VALUE_SCOPE_SHIFT};
 use tables::{Circuit, CircuitFound, EdgePort, NexthopView, Tables};
 use wire::{be, ethernet, ethernet::ethertype};
 
-use crate::control::{is_control, Way};
+use crate::control::{is_control, Towards};
 use crate::packet::Packet;
 use crate::record::Recorder;
 use crate::work::{Path, Work};
@@ -47,7 +47,7 @@ pub(crate) fn decapsulate(tables: &Tables, port: EdgePort, data: &[u8], p: &mut 
     // Nothing is around the packet that could say anything else than it says itself.
     p.outer_tos = 0;
     p.came = Some(circuit);
-    p.control = gateway != 0 && is_control(data.get(usize::from(p.inner)..).unwrap_or(&[]), gateway, Way::In);
+    p.control = gateway != 0 && is_control(data.get(usize::from(p.inner)..).unwrap_or(&[]), gateway, Towards::Daemon);
     Ok(())
 }
 

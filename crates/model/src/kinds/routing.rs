@@ -47,13 +47,13 @@ fn link_address(s: &str) -> Result<Ipv4Net, String> {
 
 impl Routing {
     /// Namespace and address, if there is to be a daemon.
-    pub fn asked(&self) -> Option<(&Name, Ipv4Net)> {
+    pub fn wanted(&self) -> Option<(&Name, Ipv4Net)> {
         Some((self.namespace.as_ref()?, self.address?))
     }
 
     /// The gateway's address on the circuit.
     pub fn gateway(&self) -> Option<Ipv4Addr> {
-        self.asked().map(|(_, net)| net.addr())
+        self.wanted().map(|(_, net)| net.addr())
     }
 
     /// Refuses parts without the whole.

@@ -80,7 +80,7 @@ impl Model {
     fn routing_faults(&self, out: &mut Vec<Fault>, described: Described) {
         let mut spaces: HashMap<&Name, Vec<&Overlay>> = HashMap::new();
         for o in in_turn(&self.named.overlays, |name| described(Kind::Overlay, name)) {
-            let Some((namespace, net)) = o.routing.asked() else { continue };
+            let Some((namespace, net)) = o.routing.wanted() else { continue };
             let others = spaces.entry(namespace).or_default();
             let mut taken = |field: &str, what: String, by: String| {
                 out.push((Kind::Overlay, o.name.clone(), field.into(), Problem::EdgeTaken { what, by }));

@@ -107,7 +107,7 @@ impl Netlink {
     }
 
     /// Sends a request and gives each message of the answer to `each`.
-    fn ask(&mut self, request: &[u8], mut each: impl FnMut(u16, u16, &[u8])) -> io::Result<()> {
+    fn request(&mut self, request: &[u8], mut each: impl FnMut(u16, u16, &[u8])) -> io::Result<()> {
         self.send(request)?;
         loop {
             let n = self.receive()?;
@@ -133,7 +133,7 @@ impl Netlink {
         let mut payload = vec![0; header];
         payload[0] = family;
         self.sequence += 1;
-        self.ask(&message(kind, DUMP, self.sequence, &payload), each)
+        self.request(&message(kind, DUMP, self.sequence, &payload), each)
     }
 
     /// Notes on an interface whose it is.
@@ -142,7 +142,7 @@ impl Netlink {
         payload[4..8].copy_from_slice(&index.to_ne_bytes());
         attribute(&mut payload, IFLA_IFALIAS, alias.as_bytes());
         self.sequence += 1;
-        self.ask(&message(RTM_SETLINK, ACK, self.sequence, &payload), |_, _, _| {})
+        self.request(&message(RTM_SETLINK, ACK, self.sequence, &payload), |_, _, _| {})
     }
 
     /// All interfaces.

@@ -7,7 +7,7 @@ use crate::error::NodeError;
 use crate::service::Node;
 use crate::uplinks::interface;
 use abi::IfIndex;
-use gateway::{is_control, Way};
+use gateway::{is_control, Towards};
 use nix::poll::{poll, PollFd, PollFlags};
 use std::collections::HashMap;
 use std::io::Read;
@@ -93,7 +93,7 @@ fn take(line: &Line, buffer: &mut [u8], sockets: &mut HashMap<IfIndex, PacketSoc
             Ok(n) => n,
         };
         let frame = &buffer[..n];
-        if !is_control(frame, gateway, Way::Out) {
+        if !is_control(frame, gateway, Towards::Ce) {
             line.counts.refused.fetch_add(1, Relaxed);
             continue;
         }

@@ -41,10 +41,10 @@ impl Tap {
     /// Makes or opens a TAP in the network namespace of the calling thread, sets it up and lets it outlive this process.
     pub fn open(name: &str, setup: &Setup) -> io::Result<Tap> {
         let file = File::options().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;
-        let mut asked = request(name);
-        asked.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as libc::c_short;
+        let mut wanted = request(name);
+        wanted.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as libc::c_short;
         let fd: OwnedFd = file.into();
-        ioctl(&fd, TUNSETIFF, &mut asked)?;
+        ioctl(&fd, TUNSETIFF, &mut wanted)?;
         let tap = Tap { file: fd.into() };
         tap.number(TUNSETPERSIST, 1)?;
         set_up(name, setup)?;
@@ -102,37 +102,37 @@ impl AsFd for Tap {
 /// Gives an interface of this namespace what is wanted of it; what it has is left alone, so that routes over it stay.
 pub(super) fn set_up(name: &str, setup: &Setup) -> io::Result<()> {
     let socket = control_socket()?;
-    let mut asked = request(name);
-    ioctl(&socket, libc::SIOCGIFHWADDR as _, &mut asked)?;
+    let mut wanted = request(name);
+    ioctl(&socket, libc::SIOCGIFHWADDR as _, &mut wanted)?;
     let octets = &setup.mac.to_be_bytes()[2..];
     // SAFETY: the kernel has just filled in the hardware address.
-    let has = unsafe { asked.ifr_ifru.ifru_hwaddr.sa_data };
+    let has = unsafe { wanted.ifr_ifru.ifru_hwaddr.sa_data };
     if has.iter().zip(octets).any(|(a, b)| *a as u8 != *b) {
         let mut address = libc::sockaddr { sa_family: ETHERNET, sa_data: [0; 14] };
         address.sa_data.iter_mut().zip(octets).for_each(|(a, b)| *a = *b as libc::c_char);
-        asked.ifr_ifru.ifru_hwaddr = address;
-        ioctl(&socket, libc::SIOCSIFHWADDR as _, &mut asked)?;
+        wanted.ifr_ifru.ifru_hwaddr = address;
+        ioctl(&socket, libc::SIOCSIFHWADDR as _, &mut wanted)?;
     }
-    asked.ifr_ifru.ifru_mtu = setup.mtu as libc::c_int;
-    ioctl(&socket, libc::SIOCSIFMTU as _, &mut asked)?;
+    wanted.ifr_ifru.ifru_mtu = setup.mtu as libc::c_int;
+    ioctl(&socket, libc::SIOCSIFMTU as _, &mut wanted)?;
     for (command, address) in
         [(libc::SIOCSIFADDR, setup.address.addr()), (libc::SIOCSIFNETMASK, setup.address.netmask())]
     {
         let mut inet = libc::sockaddr { sa_family: libc::AF_INET as u16, sa_data: [0; 14] };
         inet.sa_data[2..6].iter_mut().zip(address.octets()).for_each(|(a, b)| *a = b as libc::c_char);
-        asked.ifr_ifru.ifru_addr = inet;
-        ioctl(&socket, command as _, &mut asked)?;
+        wanted.ifr_ifru.ifru_addr = inet;
+        ioctl(&socket, command as _, &mut wanted)?;
     }
     set_flag(&socket, name, libc::IFF_UP)?;
     Netlink::open(0)?.set_alias(nix::net::if_::if_nametoindex(name)?, &setup.owner)
 }
 
 fn set_flag(socket: &OwnedFd, name: &str, flag: libc::c_int) -> io::Result<()> {
-    let mut asked = request(name);
-    ioctl(socket, libc::SIOCGIFFLAGS as _, &mut asked)?;
+    let mut wanted = request(name);
+    ioctl(socket, libc::SIOCGIFFLAGS as _, &mut wanted)?;
     // SAFETY: the kernel has just filled in the flags.
-    asked.ifr_ifru.ifru_flags = unsafe { asked.ifr_ifru.ifru_flags } | flag as libc::c_short;
-    ioctl(socket, libc::SIOCSIFFLAGS as _, &mut asked)
+    wanted.ifr_ifru.ifru_flags = unsafe { wanted.ifr_ifru.ifru_flags } | flag as libc::c_short;
+    ioctl(socket, libc::SIOCSIFFLAGS as _, &mut wanted)
 }
 
 /// Where namespaces have their names, for `ip netns` too.
@@ -192,9 +192,9 @@ pub fn remove(name: &str) -> io::Result<()> {
 /// Removes a TAP that an earlier process has left in this thread's namespace.
 pub fn remove_left(name: &str) -> io::Result<()> {
     let file = File::options().read(true).write(true).open("/dev/net/tun")?;
-    let mut asked = request(name);
-    asked.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as libc::c_short;
+    let mut wanted = request(name);
+    wanted.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as libc::c_short;
     let fd: OwnedFd = file.into();
-    ioctl(&fd, TUNSETIFF, &mut asked)?;
+    ioctl(&fd, TUNSETIFF, &mut wanted)?;
     Tap { file: fd.into() }.give_up()
 }

@@ -3,7 +3,10 @@
 
 use super::learn::Refusal;
 use super::Routing;
+use crate::error::NodeError;
+use crate::service::Node;
 use abi::Vni;
+use model::Kind;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -55,6 +58,27 @@ pub struct LearnedRoute {
     pub metric: u32,
     /// Who entered it there: a number of `/etc/iproute2/rt_protos`, 186 is BGP.
     pub protocol: u8,
+}
+
+impl Node {
+    /// Brings what routing daemons have learned into force.
+    pub(crate) fn learn(&self) {
+        let core = self.core();
+        self.routing.enter(&core.model, &self.writer);
+    }
+
+    /// `GET /v1/lines`.
+    pub fn lines(&self) -> Vec<LineView> {
+        self.routing.lines()
+    }
+
+    /// `GET /v1/learned`.
+    pub fn learned(&self, vpc: &str) -> Result<Vec<LearnedRoute>, NodeError> {
+        if !vpc.is_empty() {
+            crate::listing::known(&self.core().model, Kind::Vpc, vpc)?;
+        }
+        Ok(self.routing.learned((!vpc.is_empty()).then_some(vpc), &self.vpc_names()))
+    }
 }
 
 impl Routing {
