@@ -117,7 +117,7 @@ __noinline int tunny_edge(struct xdp_md *ctx, struct end *e)
 {
 	struct packet p = { .ctx = ctx, .end = e, .edge = 1, .sender_v6 = 0 };
 	const struct tunny_root *root = map_value(&tunny_root, 0);
-	__u32 number;
+	__u32 number, gateway = 0;
 	int end;
 
 	if (!root || !e)
@@ -129,7 +129,9 @@ __noinline int tunny_edge(struct xdp_md *ctx, struct end *e)
 	if (end < 0)
 		return PASS;
 	if (!end)
-		end = qinq_decapsulate(&p, e, number);
+		end = qinq_decapsulate(&p, e, number, &gateway);
+	if (!end && unlikely(gateway) && tunny_control(ctx, gateway))
+		return tunny_refuse(e, PUNT + PUNT_EDGE_CONTROL);
 	return end ? end : inner_packet(&p, e);
 }
 

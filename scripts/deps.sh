@@ -47,7 +47,7 @@ lintian:/usr/bin/lintian
 "
 fi
 
-# promtool and etcd come with servers, whose services are not needed: where systemd runs, `systemctl disable --now prometheus etcd`.
+# promtool, etcd and bgpd come with servers, whose services are not needed: where systemd runs, `systemctl disable --now prometheus etcd frr`.
 # The test of the dashboard drives Chromium; other distributions of nodejs bring npm with them.
 if [ "${TUNNY_CI:-0}" != 0 ]; then
     need="$need
@@ -59,6 +59,7 @@ npm:/usr/bin/npm
 wireguard-go:/usr/bin/wireguard-go
 wireguard-tools:/usr/bin/wg
 python3-venv:/usr/share/doc/python3-venv
+frr:/usr/lib/frr/bgpd
 "
 fi
 

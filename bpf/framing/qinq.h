@@ -124,11 +124,36 @@ static __always_inline int qinq_restore(struct xdp_md *ctx, const struct end *e)
 	return 0;
 }
 
-/* Takes the tags off: fills the VPC and the frame behind them, which begins where the packet does. GO or a verdict. */
-static __always_inline int qinq_decapsulate(struct packet *p, struct end *e, __u32 number)
+/*
+ * Whether a frame without its tags is for the routing daemon that has this address: ARP, BGP (TCP 179), BFD (UDP 3784, 3785, 4784); else 0, also
+ * if that does not stand in the first buffer. Global, verified once.
+ */
+__noinline int tunny_control(struct xdp_md *ctx, __u32 gateway)
 {
-	__u64 port = READ_ONCE(p->root->edge_ports[number & (EDGE_PORTS - 1)]);
-	__u32 tags = port >> TUNNY_EDGE_PORT_TAGS_SHIFT & 3, key = 0, found;
+	void *data = front(ctx), *ip = data + ETH_BYTES;
+	__u32 from, to;
+	__u16 type;
+
+	if (ip + IPV4_BYTES + UDP_BYTES > behind(ctx))
+		return 0;
+	type = *(__u16 *)(data + MAC_BYTES);
+	if (type == NET16(ETH_P_ARP))
+		return load_be32(ip + 24) == gateway;
+	if (type != NET16(ETH_P_IP) || *(__u8 *)ip != 0x45 || load_be32(ip + 16) != gateway ||
+	    load_be16(ip + 6) & (IP_MF | IP_OFFSET))
+		return 0;
+	from = load_be16(ip + IPV4_BYTES);
+	to = load_be16(ip + IPV4_BYTES + 2);
+	if (*(__u8 *)(ip + 9) == IPPROTO_TCP)
+		return from == 179 || to == 179;
+	return *(__u8 *)(ip + 9) == IPPROTO_UDP && (to == 3784 || to == 3785 || to == 4784);
+}
+
+/* Takes the tags off: fills the VPC, the gateway's address if a routing daemon is there, and the frame behind them, which begins where the packet does. GO or a verdict. */
+static __always_inline int qinq_decapsulate(struct packet *p, struct end *e, __u32 number, __u32 *gateway)
+{
+	__u64 port = READ_ONCE(p->root->edge_ports[number & (EDGE_PORTS - 1)]), found;
+	__u32 tags = port >> TUNNY_EDGE_PORT_TAGS_SHIFT & 3, key = 0;
 	int end = port & TUNNY_EDGE_PORT_CHANGES ? PASS : qinq_tags(p, number, tags, &key);
 
 	if (end)
@@ -136,7 +161,9 @@ static __always_inline int qinq_decapsulate(struct packet *p, struct end *e, __u
 	found = tunny_circuit_vpc(key);
 	if (found < DROP_REASONS)
 		return found;
-	p->vni = found - DROP_REASONS;
+	found -= DROP_REASONS;
+	p->vni = found & 0xffffff;
+	*gateway = found >> TUNNY_CIRCUIT_GATEWAY_SHIFT;
 	/* Nothing is around the packet that could say anything else than it says itself. */
 	p->outer_tos = 0;
 	p->sender_lo = 0;

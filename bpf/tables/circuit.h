@@ -45,8 +45,11 @@ static __always_inline __u64 circuit_find(const struct tunny_root *root, __u64 k
 	return 0;
 }
 
-/* The VPC of a circuit by its tags. Global, so that its loops are verified once. DROP_*: there is none; else DROP_REASONS_MAX + VNI. */
-__noinline __u32 tunny_circuit_vpc(__u32 tags)
+/*
+ * What belongs to a circuit by its tags: the VNI, and the gateway's address at CIRCUIT_GATEWAY_SHIFT. Global, so that its loops are verified
+ * once. DROP_*: there is none; else DROP_REASONS_MAX + that.
+ */
+__noinline __u64 tunny_circuit_vpc(__u32 tags)
 {
 	const struct tunny_root *root = map_value(&tunny_root, 0);
 	__u64 vni = 0;
@@ -54,7 +57,7 @@ __noinline __u32 tunny_circuit_vpc(__u32 tags)
 	if (!root)
 		return DROP_TABLE_FAULT;
 	if (circuit_find(root, tags, &vni) && vni)
-		return TUNNY_DROP_REASONS_MAX + (vni & 0xffffff);
+		return TUNNY_DROP_REASONS_MAX + vni;
 	return circuit_find(root, tags | TUNNY_CIRCUIT_CUSTOMER, &vni) ? DROP_EDGE_OVERLAY_UNKNOWN : DROP_EDGE_CUSTOMER_UNKNOWN;
 }
 

@@ -305,8 +305,8 @@ layouts! {
     CircuitBucket: 128 {
         /// CIRCUIT words, 0 = empty.
         words: [u64; 8],
-        /// What belongs to each: by tags, the VNI, 0 if only the customer is known; by VPC and line, the MAC address of the CE. In the
-        /// upper 16 bits of both the class by which what leaves is shaped, 0: it is not.
+        /// What belongs to each. By tags: the VNI, 0 if only the customer is known, at CIRCUIT_LINE_SHIFT the line, at CIRCUIT_GATEWAY_SHIFT the
+        /// gateway's address. By VPC and line: the MAC address of the CE, at CIRCUIT_CLASS_SHIFT the class by which what leaves is shaped, 0: it is not.
         values: [u64; 8],
     }
 
@@ -707,8 +707,12 @@ bits! {
     CIRCUIT_CUSTOMER: u64 = 0xfff;
     /// CIRCUIT by VPC and line: shift of the key by tags, 28 bits.
     CIRCUIT_TAGS_SHIFT: u32 = 33;
-    /// Value of a CIRCUIT: shift of its class.
+    /// Value of a CIRCUIT by VPC and line: shift of its class.
     CIRCUIT_CLASS_SHIFT: u32 = 48;
+    /// Value of a CIRCUIT by tags: shift of its line (8 bits).
+    CIRCUIT_LINE_SHIFT: u32 = 24;
+    /// Value of a CIRCUIT by tags: shift of the gateway's IPv4 address on the circuit; 0: its control packets are no special ones.
+    CIRCUIT_GATEWAY_SHIFT: u32 = 32;
     /// EDGE_PORT: the port is there. The interface is in the lower 32 bits.
     EDGE_PORT_VALID: u64 = 1 << 63;
     /// EDGE_PORT: shift of the 16-bit MTU.

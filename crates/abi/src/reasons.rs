@@ -211,6 +211,7 @@ reasons! {
     EdgeSource = 93, "edge_source", Tenant, "The inner source address of a packet from a customer's line is not behind a line: the VPC's route to it has another scope, as that to a VM has, or there is none.", "Create a Route with scope line for the site's prefix, or look for a site that uses another one's address.";
     ShapedFull = 94, "shaped_full", Emit, "As much waits of the packet's line as may (`spec.shape` of its Overlay), or of all lines together.", "Expected where more is sent to the site than its rate for a while. Raise `spec.shape.rate`, or what may wait (`tunny get shaping`).";
     ShapedLost = 95, "shaped_lost", Emit, "The packet waited for its line's rate when the node was stopped, or its line has just been taken away.", "None: expected when a node is stopped or a line is removed.";
+    EdgeControlLimited = 96, "edge_control_limited", Tenant, "A customer's routers send more control packets (ARP, BGP and BFD for the gateway's address on a circuit) than may go to the routing daemon.", "Look at the CE: a loop, a broken timer, an attack; or raise `spec.control` of the EdgePort.";
 }
 
 reasons! {
@@ -235,4 +236,5 @@ reasons! {
     FilterMigrated = 17, "filter_migrated", Filter, "The connection lies in a prefix that has migrated to the software path (`spec.filter.migration`).", "See `tunny get migration`; raise `spec.filter.connections`, or the VPC's weight.";
     PathSoftware = 18, "path_software", Tenant, "The VPC, or the service that the packet needs, is served in software (`spec.path`, or as the controller decided).", "None: `tunny get vpc` and `tunny --server URL get tenants` say why; `spec.path: fast` serves it in the fast path.";
     Shaped = 19, "shaped", Emit, "The packet leaves by a line that is shaped (`spec.shape` of its Overlay): the software path lets it wait for its turn.", "None.";
+    EdgeControl = 20, "edge_control", Tenant, "A control packet of a CE (ARP, BGP, BFD), which is for the routing daemon behind the circuit's TAP.", "None.";
 }

@@ -7,6 +7,7 @@ use crate::Global;
 use commandline::jsonpath::JsonPath;
 use model::Kind;
 use node::client::{escape, Client};
+use node::routing::{LearnedRoute, LineView};
 use node::rules::{RuleQuery, RuleView};
 use node::states::{MigrationView, StatesView};
 use node::types::{Counters, EngineCounters, Level, Neighbour, Status, TenantCounters};
@@ -16,8 +17,8 @@ use std::process::ExitCode;
 
 /// Show a node's objects, tables, counters and water levels; with --server a region's objects and nodes.
 ///
-/// Objects: a kind of configuration document, such as vpc or securitygroup (docs/reference/configuration.md has all), or all. State: status, counters, drops, vm-counters, levels, neighbours, underlay, sessions, states, migration, shaping, ports,
-/// rules, events (who changed what, or tried to). Of a region: status, nodes (what each should hold, and holds), clusters (how full they are), tenants (where they are, and how far on
+/// Objects: a kind of configuration document, such as vpc or securitygroup (docs/reference/configuration.md has all), or all. State: status, counters, drops, vm-counters, levels, neighbours, underlay, lines (circuits with
+/// routing daemons), learned (routes that sites announce), sessions, states, migration, shaping, ports, rules, events (who changed what, or tried to). Of a region: status, nodes (what each should hold, and holds), clusters (how full they are), tenants (where they are, and how far on
 /// their way; cluster and tenant are the objects), events.
 ///
 /// A table has one header for each kind, and columns as wide as the first thousand rows ask for; a wider cell moves the rest of its row. Another
@@ -30,8 +31,8 @@ use std::process::ExitCode;
 /// that is configured, as it was when the listing began; `tunny apply --replace` takes it back.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// What to show: a kind of object, KIND/NAME, all, or status, counters, drops, vm-counters, levels, neighbours, underlay, sessions,
-    /// states, migration, shaping, ports, rules, events.
+    /// What to show: a kind of object, KIND/NAME, all, or status, counters, drops, vm-counters, levels, neighbours, underlay, lines,
+    /// learned, sessions, states, migration, shaping, ports, rules, events.
     kind: String,
     /// Only the object with this name.
     name: Option<String>,
@@ -111,7 +112,7 @@ impl View {
 const LIMIT: u64 = 1000;
 
 /// What there is besides objects, and the options that it knows.
-const STATES: [(&str, &[&str]); 14] = [
+const STATES: [(&str, &[&str]); 16] = [
     ("status", &[]),
     ("counters", &["--vpc"]),
     ("drops", &["--vpc", "--sort-by"]),
@@ -119,6 +120,8 @@ const STATES: [(&str, &[&str]); 14] = [
     ("levels", &["--sort-by", "--watch"]),
     ("neighbours", &["--sort-by", "--watch"]),
     ("underlay", &[]),
+    ("lines", &["--sort-by", "--watch"]),
+    ("learned", &["--vpc", "--sort-by", "--watch"]),
     (
         "sessions",
         &[
@@ -267,6 +270,11 @@ pub fn run(mut args: Args, global: &Global) -> anyhow::Result<ExitCode> {
             let value: Value = client.get("/v1/underlay")?;
             show(format, &value, output::yaml)?;
         }
+        "lines" => return own.list(|| Ok(client.get::<Vec<LineView>>("/v1/lines")?), crate::lines::lines),
+        "learned" => {
+            let path = crate::lines::path(args.vpc.as_deref());
+            return own.list(|| Ok(client.get::<Vec<LearnedRoute>>(&path)?), crate::lines::learned);
+        }
         "sessions" => return crate::sessions::sessions(&client, &args.which, args.vpc, limit, format),
         "states" => show(format, &client.get::<StatesView>("/v1/states")?, states)?,
         "shaping" => show(format, &client.get::<node::shaping::ShapingView>("/v1/shaping")?, shaping)?,
@@ -296,7 +304,12 @@ fn objects(client: &Client, args: &Args, format: Format) -> anyhow::Result<ExitC
         return crate::watch::objects(client, &path, &wanted, format, objects_text);
     }
     if args.name.is_none() {
-        return listing::show(client, &path, (format, objects_text), args.sort_by.clone());
+        let done = listing::show(client, &path, (format, objects_text), args.sort_by.clone())?;
+        let whole = !args.tables && args.fields.is_none() && args.limit.is_none() && args.from.is_none();
+        if whole && Kind::from_name(&args.kind) == Some(Kind::Route) && !client.is_remote() {
+            crate::lines::beside_routes(client, args.vpc.as_deref(), format)?;
+        }
+        return Ok(done);
     }
     match client.list::<Value>(&path)?.as_slice() {
         [one] => show(format, one, output::yaml)?,

@@ -18,6 +18,7 @@ mod get;
 mod history;
 mod host_agent;
 mod host_commands;
+mod lines;
 mod listing;
 mod moving;
 mod node;

@@ -57,6 +57,7 @@ pub(crate) fn plan(model: &Model) -> EdgePlan {
     let circuit = |o: &Overlay| {
         let (port, vpc) = (ports.get(&o.port)?, model.vpc_of_name(&o.vpc)?);
         let (customer, overlay) = (o.customer.unwrap_or(0), o.overlay.unwrap_or(0));
+        let gateway = o.routing.gateway().map_or(0, |a| a.to_bits());
         Some(CircuitSpec {
             port: port.number,
             customer,
@@ -65,6 +66,7 @@ pub(crate) fn plan(model: &Model) -> EdgePlan {
             line: o.line,
             ce: o.ce.map_or(0, |mac| mac.0),
             class: 0,
+            gateway,
         })
     };
     let circuits = model.by_name().overlays.values().filter_map(|o| circuit(o.as_ref())).collect();

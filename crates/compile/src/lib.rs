@@ -5,11 +5,13 @@
 mod commit;
 mod conntrack;
 mod edge;
+mod routing;
 
 use abi::Vni;
 pub use commit::{gateway_settings, CompilePlan};
 pub use conntrack::{durations, shares, state_table, ConntrackPlan, InlinePlan};
 pub use edge::{EdgePlan, EdgePortPlan, ShapePlan};
+pub use routing::{RoutingLine, RoutingPlan};
 
 use model::Model;
 use tables::Commit;
@@ -34,6 +36,9 @@ pub trait Compile {
 
     /// Ports towards customers and what comes by them.
     fn edge(&self) -> EdgePlan;
+
+    /// Circuits by which a routing daemon speaks with a customer's router.
+    fn routing(&self) -> RoutingPlan;
 }
 
 impl Compile for Model {
@@ -60,5 +65,9 @@ impl Compile for Model {
 
     fn edge(&self) -> EdgePlan {
         edge::plan(self)
+    }
+
+    fn routing(&self) -> RoutingPlan {
+        routing::plan(self)
     }
 }

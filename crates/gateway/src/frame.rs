@@ -29,6 +29,11 @@ pub enum Verdict {
     },
     /// Not for the gateway: leave it to the host's kernel, unchanged.
     Pass,
+    /// A control packet of a CE, unchanged: for the routing daemon behind the TAP of this circuit ([`tables::Circuit::number`]).
+    Control {
+        /// The circuit.
+        circuit: u32,
+    },
     /// Gone, for this reason.
     Drop(DropReason),
     /// Kept: it goes on when the agent on another host has answered ([`crate::Gateway::answered`]). Not counted until then.

@@ -20,6 +20,7 @@ mod answer;
 mod arp;
 mod connection;
 mod connections;
+mod control;
 mod echo;
 mod fast;
 mod flow_cache;
@@ -45,6 +46,7 @@ mod work;
 extern crate self as gateway;
 
 pub use connections::{BeginLog, Connections, EndLog, RefusalLog, Refused};
+pub use control::{is_control, Controls, Towards};
 pub use flow_cache::FlowCache;
 pub use frame::{Batch, Frame, Generated, Output, Unresolved, Verdict, Waiting, BATCH_MAX, HEADROOM};
 pub use handover::{Handover, Handovers, Role};
@@ -76,6 +78,7 @@ pub struct Gateway {
     waiting: HashMap<u64, Waiting>,
     idents: u32,
     flow_cache: Option<FlowCache>,
+    controls: Arc<Controls>,
 }
 
 impl Gateway {
@@ -92,12 +95,18 @@ impl Gateway {
             waiting: HashMap::new(),
             idents: 0,
             flow_cache: None,
+            controls: Arc::default(),
         }
     }
 
     /// The same with a flow cache.
     pub fn with_flow_cache(self, cache: FlowCache) -> Gateway {
         Gateway { flow_cache: Some(cache), ..self }
+    }
+
+    /// The same with limits of control packets.
+    pub fn with_controls(self, controls: Arc<Controls>) -> Gateway {
+        Gateway { controls, ..self }
     }
 
     /// A worker that knows connections: it serves the ways to the Internet and security groups as well.
@@ -190,6 +199,7 @@ impl Gateway {
             sessions,
             queued,
             completions,
+            controls: &self.controls,
             idents,
             flows,
         };

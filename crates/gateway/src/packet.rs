@@ -162,6 +162,8 @@ pub(crate) struct Packet {
 
     /// The circuit that it came by. None: it came in a tunnel, or plain.
     pub came: Option<Circuit>,
+    /// It is for the routing daemon behind that circuit's TAP.
+    pub control: bool,
     /// The circuit that it leaves by, and the MAC address of the CE. None: it goes to a VM, or to the Internet.
     pub leaves: Option<(Circuit, u64)>,
 
@@ -240,6 +242,7 @@ impl Packet {
         hops: 0,
         room: 0,
         came: None,
+        control: false,
         leaves: None,
         inward: false,
         hairpin: false,
@@ -270,6 +273,7 @@ impl Packet {
         self.hops = 0;
         self.room = 0;
         self.came = None;
+        self.control = false;
         self.leaves = None;
         self.inward = false;
         self.hairpin = false;

@@ -5,6 +5,7 @@
 pub(crate) mod region;
 
 use crate::connections::{Connections, SessionView};
+use crate::control::Controls;
 use crate::frame::Output;
 use crate::settings::Settings;
 use crate::work::Work;
@@ -31,7 +32,7 @@ pub(crate) fn with_work<T>(
         states: states.as_deref(),
         handovers,
     });
-    let slot = tables.slots().1;
+    let (slot, controls) = (tables.slots().1, Controls::default());
     let mut w = Work {
         tables,
         settings: Settings::read(tables),
@@ -48,6 +49,7 @@ pub(crate) fn with_work<T>(
         sessions: sight,
         queued: Vec::new(),
         completions: None,
+        controls: &controls,
         idents: &mut idents,
         flows: None,
     };

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use tables::{Count, NexthopView, SlotCells, StatsSlot, Tables, Tenant};
 
 use crate::connections::{Known, SessionView};
+use crate::control::Controls;
 use crate::flow_cache::Flows;
 use crate::frame::{Frame, Generated, Output, Unresolved, Verdict, Waiting};
 use crate::framing::qinq::Tags;
@@ -43,6 +44,8 @@ pub(crate) struct Work<'w, R> {
     pub queued: Vec<QueuedFragment>,
     /// Where answers of an agent on another host come.
     pub completions: Option<&'w Arc<Completions>>,
+    /// How many control packets customers may send.
+    pub controls: &'w Controls,
     /// Identification of the last tunnel packet that was cut; 0: none was.
     pub idents: &'w mut u32,
     /// The worker's flow cache, if it has one.
@@ -133,7 +136,7 @@ impl<R: Recorder> Work<'_, R> {
                     self.tables.count_drop_overflow(self.slot);
                 }
             }
-            Verdict::Pass => self.stats.passed(),
+            Verdict::Pass | Verdict::Control { .. } => self.stats.passed(),
             Verdict::Answer { .. } => self.stats.answered(),
             Verdict::Forward { .. } => self.count_forwarded(f),
             Verdict::Wait => (),
@@ -174,6 +177,7 @@ impl<R: Recorder> Work<'_, R> {
             Verdict::Drop(reason) => reason.stage(),
             Verdict::Pass => Stage::Parse,
             Verdict::Wait => Stage::Filter,
+            Verdict::Control { .. } => Stage::Tenant,
             Verdict::Answer { .. } | Verdict::Forward { .. } => Stage::Emit,
         };
         self.note(p, stage, Event::Outcome { verdict });

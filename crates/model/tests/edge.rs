@@ -68,6 +68,7 @@ fn tables_are_told_ports_and_circuits() {
         line,
         ce,
         class: 0,
+        gateway: 0,
     };
     let circuits = [
         circuit(3, 100, 7, 7, 0, 0x0200_0000_ce01),

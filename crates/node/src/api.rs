@@ -93,6 +93,14 @@ fn thousand() -> u64 {
     1000
 }
 
+/// What was learned is wanted of this VPC alone.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LearnedQuery {
+    #[serde(default)]
+    vpc: String,
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TopQuery {
@@ -198,6 +206,7 @@ pub fn router(node: Arc<Node>) -> Router {
         .route("/v1/levels", get(|State(n): Shared| blocking(move || Ok(n.levels()))))
         .route("/v1/neighbours", get(|State(n): Shared| blocking(move || Ok(n.neighbours()))))
         .route("/v1/underlay", get(|State(n): Shared| blocking(move || Ok(n.underlay()))))
+        .route("/v1/lines", get(|State(n): Shared| blocking(move || Ok(n.lines()))))
         .route(
             "/v1/trace",
             post(|State(n): Shared, Json(request): Json<crate::trace::Request>| blocking(move || n.trace(&request))),
@@ -248,6 +257,10 @@ pub fn router(node: Arc<Node>) -> Router {
                     n.audited((&what, &peer.origin()), &consent, || n.rollback(generation, &consent))
                 })
             }),
+        )
+        .route(
+            "/v1/learned",
+            get(|State(n): Shared, Query(q): Query<LearnedQuery>| blocking(move || n.learned(&q.vpc))),
         )
         .route("/v1/top", get(|State(n): Shared, Query(q): Query<TopQuery>| blocking(move || n.top(q.ms))))
         .route(

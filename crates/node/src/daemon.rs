@@ -13,6 +13,7 @@ use crate::dataplane::{Choice, DataPlane, WORKERS_MAX};
 use crate::error::NodeError;
 use crate::events::Hub;
 use crate::managed::Managed;
+use crate::routing::Routing;
 use crate::service::{Core, Node, Parts};
 use crate::sink::TableSink;
 use crate::startup::Steps;
@@ -93,6 +94,7 @@ pub struct Running {
     pub node: Arc<Node>,
     stop: Arc<AtomicBool>,
     events: Option<std::thread::JoinHandle<()>>,
+    routers: Vec<std::thread::JoinHandle<()>>,
     state: Option<PathBuf>,
     _claim: Claim,
 }
@@ -158,13 +160,24 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     let known = plane.took_over().then(|| attach(&plane, &model, &mut steps, &mut notes)).flatten();
     let counts_before = counters_of_other_layout(options, known.is_some(), plane.took_over());
     steps.begin("making the tables say what is configured");
+    let routing = Arc::new(Routing::new(&options.instance, options.choice != Choice::None));
+    if options.choice != Choice::None {
+        routing.set(model.routing());
+        routing.remove_left();
+        routing.know(&model);
+    }
     let mut writer = match known {
         Some(mut writer) => {
             let difference = model.reconcile(&writer);
+            let (difference, learned) = routing.amend(&difference);
             writer.commit(&difference)?;
+            routing.amended(learned);
             writer
         }
-        None => build(&plane, &model)?,
+        None => {
+            routing.forget();
+            build(&plane, &model)?
+        }
     };
     let in_hand =
         |lost: u64| format!("{lost} packets that the process before had in hand are counted as punt_no_listener");
@@ -184,6 +197,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     let (routers, _) = conntrack.set_egress(&mut writer, &model);
     plane.set_connections(conntrack.connections());
     plane.set_shaping(conntrack.shaping());
+    plane.set_routing(&routing);
     let replaced = options.pins.as_deref().filter(|_| plane.xdp.is_some() && !plane.took_over());
     let predecessor = replaced.and_then(|pins| Predecessor::find(pins, options.state.as_deref()));
     let predecessor = predecessor.and_then(|found| known_or_said(found, &mut notes));
@@ -264,6 +278,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
         writer,
         underlay,
         conntrack,
+        routing,
         counts_before,
         audit,
         managed,
@@ -275,7 +290,8 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     if let Some(state) = &options.state {
         node.save_counters(state);
     }
-    Ok(Running { node, stop, events, state: options.state.clone(), _claim: claim })
+    let routers = crate::routing::start(&node, &stop)?;
+    Ok(Running { node, stop, events, routers, state: options.state.clone(), _claim: claim })
 }
 
 /// Objects that are told by name.
@@ -309,6 +325,7 @@ impl Running {
     fn end(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         self.node.stop();
+        self.routers.drain(..).for_each(|thread| drop(thread.join()));
         if let Some(state) = self.state.take() {
             self.node.save_counters(&state);
         }

@@ -94,6 +94,7 @@ pub struct DataPlane {
     worker_flows: Vec<Arc<AtomicU64>>,
     shared: Shared,
     connections: Option<Arc<gateway::Connections>>,
+    controls: Arc<gateway::Controls>,
     threads: Vec<JoinHandle<Vec<Port>>>,
     /// Interfaces and queues of which the workers have the punts.
     listening: HashSet<(IfIndex, u32)>,
@@ -188,7 +189,8 @@ impl DataPlane {
                 }
             }
         };
-        let shared = Shared { stop: Arc::default(), hub, wanted: Arc::new(|_| {}), shaping: Arc::default() };
+        let (taps, shaping) = (Arc::default(), Arc::default());
+        let shared = Shared { stop: Arc::default(), hub, taps, wanted: Arc::new(|_| {}), shaping };
         Ok(Self {
             choice,
             memory,
@@ -199,6 +201,7 @@ impl DataPlane {
             worker_flows: Vec::new(),
             shared,
             connections: None,
+            controls: Arc::default(),
             threads: Vec::new(),
             listening: HashSet::new(),
             silencer: None,
@@ -224,6 +227,12 @@ impl DataPlane {
     /// Sets the sessions that the workers serve. Before [`DataPlane::serve`].
     pub fn set_connections(&mut self, connections: Arc<gateway::Connections>) {
         self.connections = Some(connections);
+    }
+
+    /// Sets where control packets of customers' routers go. Before [`DataPlane::serve`].
+    pub fn set_routing(&mut self, routing: &crate::routing::Routing) {
+        self.shared.taps = routing.taps.clone();
+        self.controls = routing.controls.clone();
     }
 
     /// Session memory: on BPF maps, where it outlives this process, or of this process.
@@ -592,6 +601,7 @@ impl DataPlane {
                 Some(nat) => Gateway::with_connections(tables.clone(), slot, nat.clone()),
                 None => Gateway::new(tables.clone(), slot),
             };
+            let gateway = gateway.with_controls(self.controls.clone());
             // What the fast path punts has no use of a cache.
             let gateway = match self.flow_lines {
                 lines if lines > 0 && modes.contains(&"user") => {

@@ -37,6 +37,7 @@ pub mod paths;
 pub mod pcap;
 pub mod probes;
 mod punt;
+pub mod routing;
 pub mod rules;
 mod scrape;
 pub mod service;

@@ -17,6 +17,7 @@ use crate::flows::{exponent_for, Sampler};
 use crate::managed::Managed;
 use crate::metrics::Scrape;
 use crate::narrow;
+use crate::routing::Routing;
 use crate::sessions::{Listing, Ports, SessionQuery};
 use crate::store::Persist;
 use crate::tabledump::Cursor;
@@ -69,6 +70,7 @@ pub struct Node {
     memory: Arc<dyn Memory>,
     underlay: Arc<OnceLock<Underlay>>,
     pub(crate) conntrack: Conntrack,
+    pub(crate) routing: Arc<Routing>,
     startup: Vec<Step>,
     notes: Vec<String>,
     /// Counted by tables of another layout, before an upgrade.
@@ -102,6 +104,8 @@ pub struct Parts {
     pub underlay: Arc<OnceLock<Underlay>>,
     /// Sessions and translation.
     pub conntrack: Conntrack,
+    /// Routing daemons of customers.
+    pub routing: Arc<Routing>,
     /// Counted before, by tables of another layout.
     pub counts_before: Counts,
     /// Events and history.
@@ -142,8 +146,20 @@ pub(crate) enum Change<'a> {
 impl Node {
     /// Puts a node together.
     pub fn new(parts: Parts) -> Arc<Node> {
-        let Parts { instance, hub, core, plane, writer, underlay, conntrack, counts_before, audit, managed, .. } =
-            parts;
+        let Parts {
+            instance,
+            hub,
+            core,
+            plane,
+            writer,
+            underlay,
+            conntrack,
+            counts_before,
+            audit,
+            managed,
+            routing,
+            ..
+        } = parts;
         let (startup, notes) = (parts.startup, parts.notes);
         let memory = plane.memory();
         let (core, plane, started) = (Mutex::new(core), Mutex::new(plane), Instant::now());
@@ -159,6 +175,7 @@ impl Node {
             memory,
             underlay,
             conntrack,
+            routing,
             counts_before,
             audit,
             managed,
@@ -205,6 +222,7 @@ impl Node {
         *said = trouble;
         drop(said);
         self.settle();
+        self.routing.tend();
         // A change that is being made tends to the disk itself.
         if let Some(mut core) = self.core.try_lock() {
             let Core { model, store, .. } = &mut *core;
@@ -236,6 +254,7 @@ impl Node {
         warnings.extend(self.unread.lock().clone());
         warnings.extend(self.unserved.lock().clone());
         warnings.extend(self.conntrack.log().trouble());
+        warnings.extend(self.routing.warnings());
         warnings.extend(self.managed.iter().flat_map(|m| m.warnings()));
         let uplinks = plane.uplinks();
         if let Some(gateway) = &gateway {
@@ -285,7 +304,7 @@ impl Node {
         self.plane.lock().xdp.is_some()
     }
 
-    fn vpc_names(&self) -> BTreeMap<Vni, String> {
+    pub(crate) fn vpc_names(&self) -> BTreeMap<Vni, String> {
         let core = self.core.lock();
         let vpcs = core.model.objects(Kind::Vpc);
         vpcs.filter_map(|o| if let Object::Vpc(v) = o { Some((v.vni, v.name.to_string())) } else { None }).collect()
@@ -366,19 +385,9 @@ impl Node {
         }
     }
 
-    /// `GET /v1/states`.
-    pub fn states(&self) -> crate::states::StatesView {
-        self.conntrack.states().view(&self.vpc_names())
-    }
-
     /// `GET /v1/shaping`.
     pub fn shaping(&self) -> crate::shaping::ShapingView {
         self.conntrack.shaping().view()
-    }
-
-    /// `GET /v1/migration`.
-    pub fn migration(&self) -> crate::states::MigrationView {
-        self.conntrack.states().migration(&self.vpc_names())
     }
 
     /// `POST /v1/sessions`.
@@ -648,6 +657,7 @@ impl Node {
         report.journal_s = begun.elapsed().as_secs_f64();
         let begun = Instant::now();
         let egress = self.commit(core, &commit, nat, docs.is_none()).map_err(|e| (e, recorded))?;
+        self.routing.set(core.model.routing());
         report.commit_s = begun.elapsed().as_secs_f64();
         if let Some(store) = &mut core.store {
             store.tidy();
@@ -680,10 +690,12 @@ impl Node {
         writer.set_limits(crate::store::limits(&core.model));
         let nat = nat.into_inner().unwrap_or_else(|| core.model.conntrack());
         let plan = self.conntrack.prepare(&mut writer, nat)?;
-        if let Err(e) = writer.commit(commit) {
+        let (amended, learned) = self.routing.amend(commit);
+        if let Err(e) = writer.commit(&amended) {
             self.conntrack.withdraw(&mut writer);
             return Err(e.into());
         }
+        self.routing.amended(learned);
         self.conntrack.carry_out(&mut writer, &plan, commit, (&core.model, replaced));
         let touched: Vec<Vni> = commit.tenants.iter().map(|t| t.vni).collect();
         crate::paths::enter(&mut writer, &core.model, &self.decided_paths(), (!replaced).then_some(&touched[..]));

@@ -620,3 +620,15 @@ pub struct MigrationPrefix {
     /// Their bytes in this period of counting.
     pub bytes: u64,
 }
+
+impl crate::service::Node {
+    /// `GET /v1/states`.
+    pub fn states(&self) -> StatesView {
+        self.conntrack.states().view(&self.vpc_names())
+    }
+
+    /// `GET /v1/migration`.
+    pub fn migration(&self) -> MigrationView {
+        self.conntrack.states().migration(&self.vpc_names())
+    }
+}

@@ -7,6 +7,7 @@ use nix::net::if_::if_nametoindex;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+const ETHTOOL_GLINK: u32 = 0x0a;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 
 /// `struct ethtool_channels`.
@@ -54,6 +55,18 @@ pub fn interface(name: &str) -> io::Result<Interface> {
     Ok(Interface { name: name.to_string(), ifindex, mtu, up, queues: queues(&socket, name) })
 }
 
+/// Whether a port carries frames; of one whose driver does not tell, whether it is up.
+pub fn carrier(name: &str) -> bool {
+    let Ok(socket) = control_socket() else { return false };
+    let mut value = [ETHTOOL_GLINK, 0];
+    let mut wanted = request(name);
+    wanted.ifr_ifru.ifru_data = value.as_mut_ptr().cast();
+    match ioctl(&socket, libc::SIOCETHTOOL as _, &mut wanted) {
+        Ok(()) => value[1] != 0,
+        Err(_) => interface(name).is_ok_and(|i| i.up),
+    }
+}
+
 /// Lets a port take in frames that are for others. It stays so: the fast path goes on when the process ends.
 pub fn promiscuous(name: &str) -> io::Result<()> {
     let socket = control_socket()?;
@@ -70,7 +83,7 @@ pub fn promiscuous(name: &str) -> io::Result<()> {
 }
 
 /// A socket to ask the kernel about ports with.
-fn control_socket() -> io::Result<OwnedFd> {
+pub(crate) fn control_socket() -> io::Result<OwnedFd> {
     // SAFETY: no pointers; the descriptor is new and owned by nobody else.
     unsafe {
         let fd = libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
@@ -81,7 +94,7 @@ fn control_socket() -> io::Result<OwnedFd> {
     }
 }
 
-fn request(name: &str) -> libc::ifreq {
+pub(crate) fn request(name: &str) -> libc::ifreq {
     // SAFETY: an all-zero ifreq is valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(name.bytes().take(libc::IFNAMSIZ - 1)) {
@@ -90,7 +103,7 @@ fn request(name: &str) -> libc::ifreq {
     request
 }
 
-fn ioctl(socket: &OwnedFd, command: u64, request: &mut libc::ifreq) -> io::Result<()> {
+pub(crate) fn ioctl(socket: &OwnedFd, command: u64, request: &mut libc::ifreq) -> io::Result<()> {
     // SAFETY: the request is live and of the type that these commands read and write.
     let rc = unsafe { libc::ioctl(socket.as_raw_fd(), command as _, std::ptr::from_mut(request)) };
     if rc < 0 {

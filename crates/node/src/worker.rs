@@ -34,6 +34,8 @@ pub struct Shared {
     pub stop: Arc<AtomicBool>,
     /// Where captured packets go.
     pub hub: Arc<Hub>,
+    /// Where control packets of customers' routers go.
+    pub taps: Arc<crate::routing::Taps>,
     /// Called with neighbours whose MAC address is needed.
     pub wanted: Arc<dyn Fn(Vec<IpAddr>) + Send + Sync>,
     /// What has to wait before it leaves.
@@ -357,6 +359,7 @@ fn dispatch(
                 }
             }
             Verdict::Wait => {}
+            Verdict::Control { circuit } => shared.taps.pass(circuit, frame.data()),
             Verdict::Pass => {
                 // On AF_PACKET the kernel has the packet already; a punted one was taken from it.
                 if let Some(error) = injector.and_then(|i| i.inject(frame.data(), frame.ifindex).err()) {

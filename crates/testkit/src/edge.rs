@@ -45,6 +45,8 @@ pub struct Circuit {
     pub ce: Mac,
     /// What leaves by it is shaped by this class, 0: it is not.
     pub class: u16,
+    /// The gateway's address on it, if control packets are for a routing daemon; 0: they are not.
+    pub gateway: u32,
 }
 
 /// Statements of this part.
@@ -83,8 +85,9 @@ fn circuit(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<()> {
     word(c, "ce")?;
     let ce = c.mac()?;
     let class = if c.eat("class") { c.number("class of the shaper", 0xffff)? as u16 } else { 0 };
+    let gateway = if c.eat("control") { c.ipv4()?.to_bits() } else { 0 };
     region.edge.circuits.retain(|o| (o.vni, o.line) != (vni, line));
-    region.edge.circuits.push(Circuit { port, tags, vni, line, ce, class });
+    region.edge.circuits.push(Circuit { port, tags, vni, line, ce, class, gateway });
     Ok(())
 }
 
@@ -127,8 +130,8 @@ impl Region {
             let number = self.edge.ports.iter().find(|e| e.port == c.port)?.number;
             let tag = |i: usize| c.tags.get(i).copied().unwrap_or(0);
             let (vni, ce) = (Vni(c.vni), c.ce.number());
-            let (customer, overlay, line, class) = (tag(0), tag(1), c.line, c.class);
-            Some(CircuitSpec { port: number, customer, overlay, vni, line, ce, class })
+            let (customer, overlay, line, class, gateway) = (tag(0), tag(1), c.line, c.class, c.gateway);
+            Some(CircuitSpec { port: number, customer, overlay, vni, line, ce, class, gateway })
         };
         (self.edge.ports.iter().map(port).collect(), self.edge.circuits.iter().filter_map(circuit).collect())
     }
@@ -162,7 +165,13 @@ impl fmt::Display for Edge {
             write!(f, "  circuit {} port {}", c.vni, c.port)?;
             c.tags.iter().try_for_each(|t| write!(f, " tag {t}"))?;
             write!(f, " line {} ce {}", c.line, c.ce)?;
-            writeln!(f, "{}", if c.class > 0 { format!(" class {}", c.class) } else { String::new() })?;
+            if c.class > 0 {
+                write!(f, " class {}", c.class)?;
+            }
+            if c.gateway != 0 {
+                write!(f, " control {}", std::net::Ipv4Addr::from_bits(c.gateway))?;
+            }
+            writeln!(f)?;
         }
         Ok(())
     }

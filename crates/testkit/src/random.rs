@@ -247,7 +247,11 @@ fn circuits(r: &mut Rng, region: &mut Region) {
             let port = r.pick(&region.edge.ports);
             let tags: Vec<u16> = port.tpids.iter().map(|_| 1 + r.below(6) as u16).collect();
             let (vni, class) = (region.vpcs[at].vni, if r.chance(30) { 1 + r.below(9) as u16 } else { 0 });
-            let circuit = Circuit { port: port.port, tags, vni, line, ce: mac(r), class };
+            // A routing daemon may have the address that the VPC's gateway has.
+            let mut own = region.vpcs[at].gateways.iter();
+            let gateway = own.find_map(|a| if let IpAddr::V4(a) = a { Some(a.to_bits()) } else { None });
+            let gateway = gateway.filter(|_| r.chance(50)).unwrap_or(0);
+            let circuit = Circuit { port: port.port, tags, vni, line, ce: mac(r), class, gateway };
             let taken = |o: &Circuit| (o.port, &o.tags) == (circuit.port, &circuit.tags);
             if !region.edge.circuits.iter().any(taken) {
                 region.edge.circuits.push(circuit);
@@ -643,7 +647,7 @@ fn routing(r: &mut Rng) -> Vec<u8> {
 }
 
 fn transport(r: &mut Rng, v6: bool, layers: &mut Vec<Layer>) {
-    let (src, dst) = (r.word() as u16, *r.pick(&[80, 443, 4789, 53, 33434]));
+    let (src, dst) = (r.word() as u16, *r.pick(&[80, 443, 4789, 53, 33434, 179, 3784]));
     match r.below(20) {
         0 => layers.push(Layer::Sctp(src, dst)),
         1..=4 => {

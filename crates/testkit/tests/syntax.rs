@@ -20,6 +20,10 @@ const ELSEWHERE: &[(DropReason, &str)] = &[
     (DropReason::SessionFault, "keys of mixed families, which no packet has: the stage refuses rather than panics"),
     (DropReason::PuntRingFull, "counted by the daemon from AF_XDP statistics: crate node"),
     (DropReason::FilterAgentGone, "no case has its agent on another host: the cli test agent kills one and counts"),
+    (
+        DropReason::EdgeControlLimited,
+        "the node gives the limits, no table: the unit tests of the gateway's `control.rs`, and the cli test edge_bgp",
+    ),
     (DropReason::FilterAgentBusy, "a bound of packets that wait: refused in the states test of the completions"),
     (DropReason::ShapedFull, "told by the shaper when the path has ended: the cli test shaping overfills a line"),
     (DropReason::ShapedLost, "packets that wait when the node stops: the cli test shaping stops one"),

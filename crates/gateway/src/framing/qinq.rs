@@ -9,6 +9,7 @@ use abi::{DropReason, IfIndex, Mac, SCOPE_LINE, VALUE_SCOPE_SHIFT};
 use tables::{Circuit, CircuitFound, EdgePort, NexthopView, Tables};
 use wire::{be, ethernet, ethernet::ethertype};
 
+use crate::control::{is_control, Towards};
 use crate::packet::Packet;
 use crate::record::Recorder;
 use crate::work::{Path, Work};
@@ -33,16 +34,20 @@ pub(crate) fn decapsulate(tables: &Tables, port: EdgePort, data: &[u8], p: &mut 
         return Err(Verdict::Pass);
     }
     let circuit = Circuit { port, tags: tags(&port, data)?, class: 0 };
-    match tables.circuit_by_tags(&circuit) {
-        CircuitFound::Vpc(vni) => p.vni = vni,
+    let gateway = match tables.circuit_by_tags(&circuit) {
+        CircuitFound::Vpc(vni, gateway) => {
+            p.vni = vni;
+            gateway
+        }
         CircuitFound::NoOverlay => return Err(DropReason::EdgeOverlayUnknown.into()),
         CircuitFound::NoCustomer => return Err(DropReason::EdgeCustomerUnknown.into()),
-    }
+    };
     p.inner = tags_len(&port) as u16;
     p.inner_len = (data.len() - usize::from(p.inner)).min(usize::from(u16::MAX)) as u16;
     // Nothing is around the packet that could say anything else than it says itself.
     p.outer_tos = 0;
     p.came = Some(circuit);
+    p.control = gateway != 0 && is_control(data.get(usize::from(p.inner)..).unwrap_or(&[]), gateway, Towards::Daemon);
     Ok(())
 }
 

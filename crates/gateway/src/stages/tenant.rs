@@ -50,6 +50,9 @@ pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Fram
     if R::ON {
         note(w, p);
     }
+    if p.control {
+        return Err(for_daemon(w, p));
+    }
     if p.inner_error.is_some() || matches!(p.kind, Kind::Arp | Kind::Nd) {
         return Err(not_routed(w, p, f));
     }
@@ -74,6 +77,16 @@ fn refused<R: Recorder>(w: &Work<'_, R>, p: &Packet) -> Verdict {
     match w.sending_nc(p) {
         Some(_) => DropReason::SourceNotHosting.into(),
         None => DropReason::SourceUnknown.into(),
+    }
+}
+
+/// A control packet of a CE. What else is to be said of it says who hears it.
+#[cold]
+fn for_daemon<R: Recorder>(w: &Work<'_, R>, p: &Packet) -> Verdict {
+    let Some(circuit) = p.came else { return DropReason::TableFault.into() };
+    match w.controls.take(&circuit, w.now) {
+        Ok(()) => Verdict::Control { circuit: circuit.number() },
+        Err(reason) => reason.into(),
     }
 }
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
+use super::gateway::{Limit, PacketLimit};
+use super::routing::Routing;
 use super::{Described, Kind, Name, Shape, ShapeSlot};
 use crate::broken::stand_ins;
 use crate::declare::fields;
@@ -29,6 +31,8 @@ fields! {
         outer_tpid: Option<u16> = "spec.tpids.outer", choice(&TPIDS).optional().meaning("802.1ad with 2 tags, 802.1Q with 1");
         /// EtherType of the inner tag.
         inner_tpid: u16 = "spec.tpids.inner", choice(&TPIDS).or(0x8100);
+        /// Control packets (ARP, BGP, BFD) of the routers of each customer at this port that go to routing daemons, on circuits with spec.routing.
+        control: PacketLimit = "spec.control", Limit(PacketLimit { rate: 1_000, burst: 1_000 }, ["Control packets (ARP, BGP, BFD) of each customer at this port, by which its routers speak with a routing daemon (`spec.routing` of an Overlay). Further ones are dropped (`edge_control_limited`).", "The same at once."]);
     }
 }
 
@@ -76,6 +80,8 @@ fields! {
         ce: Option<crate::Mac> = "spec.mac", mac().optional().meaning("required, unless the port's link is tun");
         /// Shaping of what goes to the site.
         shape: Option<Shape> = "spec.shape", ShapeSlot;
+        /// The routing daemon that speaks with the CE.
+        routing: Routing = "spec.routing", part();
     }
 }
 
@@ -100,6 +106,7 @@ impl Described for Overlay {
         if self.overlay.is_some() && self.customer.is_none() && !doc.is_wrong("spec.customer") {
             doc.wrong("spec.overlay", Problem::Value("is given, but there is no spec.customer outside of it".into()));
         }
+        self.routing.check(doc, "spec.routing");
         Some(self)
     }
 }

@@ -230,7 +230,7 @@ pub struct PacketLimit {
 }
 
 /// A packet limit: if nothing is said, and the meanings of rate and burst.
-struct Limit(PacketLimit, [&'static str; 2]);
+pub(super) struct Limit(pub PacketLimit, pub [&'static str; 2]);
 
 impl Slot for Limit {
     type Value = PacketLimit;

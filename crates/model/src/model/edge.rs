@@ -5,6 +5,7 @@ use super::named::{in_turn, Described, Fault};
 use super::Model;
 use crate::error::Problem;
 use crate::kinds::*;
+use abi::Ipv4Net;
 use std::collections::HashMap;
 
 impl Model {
@@ -12,6 +13,7 @@ impl Model {
     pub(super) fn edge_faults(&self, out: &mut Vec<Fault>, described: Described) {
         self.port_faults(out, described);
         self.overlay_faults(out, described);
+        self.routing_faults(out, described);
         let (used, limit) = (self.named.overlays.len() as u64, u64::from(abi::CIRCUITS_MAX));
         if let Some(over) = self.named.overlays.values().last().filter(|_| used > limit) {
             let problem = Problem::Value(format!("is one of {used} Overlays, and a node takes {limit}"));
@@ -92,6 +94,30 @@ impl Model {
                 let what = format!("line {} of Vpc `{}`", o.line, o.vpc);
                 fault("spec.line", Problem::EdgeTaken { what, by: format!("Overlay `{other}`") });
             }
+        }
+    }
+}
+
+impl Model {
+    /// Of circuits with a routing daemon: the routes of one namespace are one VPC's, and no two of its links have addresses in common.
+    fn routing_faults(&self, out: &mut Vec<Fault>, described: Described) {
+        let mut spaces: HashMap<&Name, Vec<&Overlay>> = HashMap::new();
+        for o in in_turn(&self.named.overlays, |name| described(Kind::Overlay, name)) {
+            let Some((namespace, net)) = o.routing.wanted() else { continue };
+            let others = spaces.entry(namespace).or_default();
+            let mut taken = |field: &str, what: String, by: String| {
+                out.push((Kind::Overlay, o.name.clone(), field.into(), Problem::EdgeTaken { what, by }));
+            };
+            if let Some(other) = others.iter().find(|other| other.vpc != o.vpc) {
+                let by = format!("Vpc `{}`, by Overlay `{}`: routes of two VPCs must not meet", other.vpc, other.name);
+                taken("spec.routing.namespace", format!("namespace `{namespace}`"), by);
+            }
+            let meets = |other: &Ipv4Net| other.contains(&net.network()) || net.contains(&other.network());
+            if let Some(other) = others.iter().find(|other| other.routing.address.is_some_and(|a| meets(&a))) {
+                let what = format!("a part of {} in namespace `{namespace}`", net.trunc());
+                taken("spec.routing.address", what, format!("Overlay `{}`", other.name));
+            }
+            others.push(o);
         }
     }
 }

@@ -34,6 +34,11 @@ pub struct Circuit {
 }
 
 impl Circuit {
+    /// Its number at this edge: port, customer, overlay.
+    pub fn number(&self) -> u32 {
+        circuit_by_tags(self.port.number, self.tags[0], self.tags[1]) as u32
+    }
+
     /// The VLAN ids of its tags, as many as its port has.
     pub fn vids(&self) -> &[u16] {
         self.tags.get(..usize::from(self.port.tags)).unwrap_or(&self.tags)
@@ -43,8 +48,8 @@ impl Circuit {
 /// What the tags of a frame lead to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CircuitFound {
-    /// A VPC.
-    Vpc(Vni),
+    /// A VPC; and the gateway's IPv4 address on the circuit, 0 if no routing daemon is there.
+    Vpc(Vni, u32),
     /// No overlay of this customer.
     NoOverlay,
     /// Nobody's circuit.
@@ -108,7 +113,9 @@ impl Tables {
     pub fn circuit_by_tags(&self, c: &Circuit) -> CircuitFound {
         let of = |overlay| self.circuit(circuit_by_tags(c.port.number, c.tags[0], overlay));
         match of(c.tags[1]) {
-            Some((_, vni)) if vni as u32 != 0 => CircuitFound::Vpc(Vni(vni as u32)),
+            Some((_, found)) if found != 0 => {
+                CircuitFound::Vpc(Vni(found as u32 & 0xff_ffff), (found >> CIRCUIT_GATEWAY_SHIFT) as u32)
+            }
             _ if of(CIRCUIT_CUSTOMER as u16).is_some() => CircuitFound::NoOverlay,
             _ => CircuitFound::NoCustomer,
         }
@@ -116,8 +123,11 @@ impl Tables {
 
     /// The class by which what leaves by a circuit is shaped, 0: it is not.
     pub fn circuit_class(&self, c: &Circuit) -> u16 {
-        self.circuit(circuit_by_tags(c.port.number, c.tags[0], c.tags[1]))
-            .map_or(0, |(_, v)| (v >> CIRCUIT_CLASS_SHIFT) as u16)
+        let by_tags = self.circuit(circuit_by_tags(c.port.number, c.tags[0], c.tags[1]));
+        let by_vni = by_tags.and_then(|(_, v)| {
+            self.circuit(circuit_by_vni(Vni(v as u32 & 0xff_ffff), (v >> CIRCUIT_LINE_SHIFT) as u8))
+        });
+        by_vni.map_or(0, |(_, v)| (v >> CIRCUIT_CLASS_SHIFT) as u16)
     }
 
     /// The circuit that a line of a VPC is, and the MAC address of its CE. None: it is not here, or its port is not.

@@ -11,7 +11,16 @@ fn port(number: u8, ifindex: u32, tags: u8) -> EdgePortSpec {
 }
 
 fn circuit(port: u8, customer: u16, overlay: u16, (vni, line): (u32, u8)) -> CircuitSpec {
-    CircuitSpec { port, customer, overlay, vni: Vni(vni), line, ce: 0x0200_0000_ce00 | u64::from(line), class: 0 }
+    CircuitSpec {
+        port,
+        customer,
+        overlay,
+        vni: Vni(vni),
+        line,
+        ce: 0x0200_0000_ce00 | u64::from(line),
+        class: 0,
+        gateway: 0,
+    }
 }
 
 fn find(t: &Tables, ifindex: u32, tags: [u16; 2]) -> CircuitFound {
@@ -39,15 +48,15 @@ fn circuits_are_known_at_their_port_and_survive_the_writer() {
     assert_eq!((p.number, p.tags, p.mtu, p.tpids, p.ifindex), (15, 1, 1500, [0x88a8, 0x8100], IfIndex(4)));
     assert_eq!(
         [[100, 7], [100, 8], [100, 9], [101, 7]].map(|tags| find(&t, 3, tags)),
-        [Vpc(Vni(7)), Vpc(Vni(8)), NoOverlay, NoCustomer]
+        [Vpc(Vni(7), 0), Vpc(Vni(8), 0), NoOverlay, NoCustomer]
     );
     assert_eq!(
         [find(&t, 3, [100, 0xfff]), find(&t, 4, [50, 0]), find(&t, 4, [100, 7])],
-        [NoOverlay, Vpc(Vni(7)), NoCustomer]
+        [NoOverlay, Vpc(Vni(7), 0), NoCustomer]
     );
     assert_eq!(
         [find(&t, 5, [100, 7]), find(&t, 5, [100, 8])],
-        [Vpc(Vni(9)), NoOverlay],
+        [Vpc(Vni(9), 0), NoOverlay],
         "the same tags on another port"
     );
     let line = |t: &Tables, vni, line| t.circuit_by_line(Vni(vni), line).map(|(c, ce)| (c.port.ifindex.0, c.tags, ce));
@@ -74,7 +83,7 @@ fn circuits_are_known_at_their_port_and_survive_the_writer() {
     drop(w);
     let mut w = Writer::attach(memory, WriterOptions::default()).unwrap();
     let t = w.tables();
-    assert_eq!((find(&t, 5, [100, 7]), line(&t, 7, 1).is_some()), (Vpc(Vni(9)), true));
+    assert_eq!((find(&t, 5, [100, 7]), line(&t, 7, 1).is_some()), (Vpc(Vni(9), 0), true));
     w.set_edge(&[], &[]).unwrap();
     assert!(!t.is_edge() && t.edge_port(IfIndex(3)).is_none());
 }
@@ -97,7 +106,7 @@ fn as_many_circuits_as_may_be_are_all_found() {
         let (circuit, ce) = found.1.unwrap();
         assert_eq!(
             (found.0, circuit.port.number, circuit.tags, ce),
-            (CircuitFound::Vpc(c.vni), c.port, [c.customer, c.overlay], c.ce)
+            (CircuitFound::Vpc(c.vni, 0), c.port, [c.customer, c.overlay], c.ce)
         );
     }
     // With every word of its memory in use, too, it is a table of a few MiB.
@@ -111,6 +120,9 @@ fn a_key_is_entered_once() {
     w.set_edge(&[port(0, 3, 2)], &[circuit(0, 1, 1, (7, 0)), circuit(0, 1, 1, (8, 0)), circuit(0, 1, 2, (7, 0))])
         .unwrap();
     let t = w.tables();
-    assert_eq!((find(&t, 3, [1, 1]), find(&t, 3, [1, 2])), (CircuitFound::Vpc(Vni(7)), CircuitFound::Vpc(Vni(7))));
+    assert_eq!(
+        (find(&t, 3, [1, 1]), find(&t, 3, [1, 2])),
+        (CircuitFound::Vpc(Vni(7), 0), CircuitFound::Vpc(Vni(7), 0))
+    );
     assert_eq!(t.circuit_by_line(Vni(7), 0).unwrap().0.tags, [1, 1]);
 }

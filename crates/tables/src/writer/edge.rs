@@ -47,6 +47,8 @@ pub struct CircuitSpec {
     pub ce: u64,
     /// What leaves is shaped by this class, 0: it is not.
     pub class: u16,
+    /// The gateway's IPv4 address on the circuit, to which control packets of the CE are for the routing daemon; 0: there is none.
+    pub gateway: u32,
 }
 
 /// Slots of a bucket.
@@ -59,9 +61,10 @@ impl CircuitSpec {
     fn entries(&self) -> [(u64, u64); 3] {
         let tags = circuit_by_tags(self.port, self.customer, self.overlay);
         let class = u64::from(self.class) << CIRCUIT_CLASS_SHIFT;
+        let vpc = u64::from(self.vni) | u64::from(self.line) << CIRCUIT_LINE_SHIFT;
         let known = circuit_by_tags(self.port, self.customer, CIRCUIT_CUSTOMER as u16);
         [
-            (CIRCUIT_VALID | tags, class | u64::from(self.vni)),
+            (CIRCUIT_VALID | tags, vpc | u64::from(self.gateway) << CIRCUIT_GATEWAY_SHIFT),
             (CIRCUIT_VALID | tags << CIRCUIT_TAGS_SHIFT | circuit_by_vni(self.vni, self.line), class | self.ce),
             (CIRCUIT_VALID | known, 0),
         ]

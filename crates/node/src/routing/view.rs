@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+//! What is told of routing daemons: circuits and what was learned by them.
+
+use super::learn::Refusal;
+use super::Routing;
+use crate::error::NodeError;
+use crate::service::Node;
+use abi::Vni;
+use model::Kind;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// A circuit with a routing daemon.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LineView {
+    /// The Overlay.
+    pub overlay: String,
+    /// Its VPC.
+    pub vpc: String,
+    /// Number of its line.
+    pub line: u8,
+    /// Namespace of the daemon.
+    pub namespace: String,
+    /// TAP there; empty: there is none, and `tunny get status` says why.
+    pub device: String,
+    /// The port carries frames.
+    pub up: bool,
+    /// Control packets to the daemon.
+    pub passed: u64,
+    /// Those of them that the TAP had no room for.
+    pub lost: u64,
+    /// Control packets from the daemon.
+    pub sent: u64,
+    /// Frames from the namespace that were none, and went nowhere.
+    pub refused_frames: u64,
+    /// Routes that the CE announces and that may be learned.
+    pub routes: u64,
+    /// Such routes at most.
+    pub limit: u32,
+    /// Routes that it announces and that are refused, by why.
+    pub refused: BTreeMap<String, u64>,
+}
+
+/// A route that was learned and is in force.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LearnedRoute {
+    /// The VPC that has learned it.
+    pub vpc: String,
+    /// Destinations.
+    pub prefix: String,
+    /// The line that it leads to.
+    pub line: u8,
+    /// Metric in the kernel of the daemon's namespace.
+    pub metric: u32,
+    /// Who entered it there: a number of `/etc/iproute2/rt_protos`, 186 is BGP.
+    pub protocol: u8,
+}
+
+impl Node {
+    /// Brings what routing daemons have learned into force.
+    pub(crate) fn learn(&self) {
+        let core = self.core();
+        self.routing.enter(&core.model, &self.writer);
+    }
+
+    /// `GET /v1/lines`.
+    pub fn lines(&self) -> Vec<LineView> {
+        self.routing.lines()
+    }
+
+    /// `GET /v1/learned`.
+    pub fn learned(&self, vpc: &str) -> Result<Vec<LearnedRoute>, NodeError> {
+        if !vpc.is_empty() {
+            crate::listing::known(&self.core().model, Kind::Vpc, vpc)?;
+        }
+        Ok(self.routing.learned((!vpc.is_empty()).then_some(vpc), &self.vpc_names()))
+    }
+}
+
+impl Routing {
+    /// The circuits by the names of their Overlays.
+    pub fn lines(&self) -> Vec<LineView> {
+        let state = self.state.lock();
+        let mut list: Vec<LineView> = state
+            .plan
+            .lines
+            .iter()
+            .map(|plan| {
+                let view = LineView {
+                    overlay: plan.name.clone(),
+                    vpc: plan.vpc.clone(),
+                    line: plan.line,
+                    namespace: plan.namespace.clone(),
+                    limit: plan.routes,
+                    ..LineView::default()
+                };
+                let Some(line) = state.lines.get(&(plan.namespace.clone(), plan.device())) else { return view };
+                let offer = state.offers.get(&plan.circuit);
+                let refused =
+                    |o: &super::Offer| o.refused.iter().map(|(why, n)| (Refusal::name(*why).into(), *n)).collect();
+                LineView {
+                    device: plan.device(),
+                    up: line.up.load(Relaxed),
+                    passed: line.counts.passed.load(Relaxed),
+                    lost: line.counts.lost.load(Relaxed),
+                    sent: line.counts.sent.load(Relaxed),
+                    refused_frames: line.counts.refused.load(Relaxed),
+                    routes: offer.map_or(0, |o| o.taken.len() as u64),
+                    refused: offer.map(refused).unwrap_or_default(),
+                    ..view
+                }
+            })
+            .collect();
+        list.sort_by(|a, b| a.overlay.cmp(&b.overlay));
+        list
+    }
+
+    /// What was learned, by VPC and prefix; of one VPC alone, or of all.
+    pub fn learned(&self, vpc: Option<&str>, names: &BTreeMap<Vni, String>) -> Vec<LearnedRoute> {
+        let learned = self.learned.lock();
+        let mut list = Vec::new();
+        for (vni, routes) in learned.iter() {
+            let name = names.get(vni).cloned().unwrap_or_else(|| vni.to_string());
+            if vpc.is_some_and(|wanted| wanted != name) {
+                continue;
+            }
+            list.extend(routes.iter().map(|(prefix, l)| {
+                let (vpc, prefix) = (name.clone(), *prefix);
+                (
+                    prefix,
+                    LearnedRoute {
+                        vpc,
+                        prefix: prefix.to_string(),
+                        line: l.line,
+                        metric: l.metric,
+                        protocol: l.protocol,
+                    },
+                )
+            }));
+        }
+        list.sort_by(|a, b| (&a.1.vpc, a.0).cmp(&(&b.1.vpc, b.0)));
+        list.into_iter().map(|(_, route)| route).collect()
+    }
+}
