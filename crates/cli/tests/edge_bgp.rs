@@ -5,7 +5,7 @@
 mod bgp;
 mod region;
 
-use bgp::{have_frr, Ce, Frr, Room};
+use bgp::{Ce, Frr, Room};
 use lab::shell::Namespace;
 use lab::traffic;
 use region::{region, wait, Region};
@@ -78,7 +78,7 @@ fn reaches(region: &Region, vm: &str, site: &str) {
 /// One circuit, one TAP, one session, one route that nobody configured.
 #[test]
 fn a_vm_reaches_a_prefix_that_was_announced_by_bgp_alone() {
-    if !have_frr() {
+    if !skip::have_tool("vtysh", "frr") {
         return;
     }
     let Some(mut region) = region("bgp") else { return };
@@ -143,7 +143,7 @@ fn outage(region: &Region, vm: &str, what: impl FnOnce()) -> Duration {
 /// Two CEs of a VPC announce the same site, in each engine; the first one's daemon dies, hangs, or its link goes down.
 #[test]
 fn a_line_that_fails_moves_its_traffic_to_the_second_router() {
-    if !have_frr() {
+    if !skip::have_tool("vtysh", "frr") {
         return;
     }
     let Some(region) = region("bgptwo") else { return };
@@ -215,7 +215,7 @@ fn a_line_that_fails_moves_its_traffic_to_the_second_router() {
 /// A CE with too many routes, one that floods, and an operator's route: another customer with the same tags on another port sees none of it.
 #[test]
 fn a_router_that_announces_or_sends_too_much_costs_nobody_else() {
-    if !have_frr() {
+    if !skip::have_tool("vtysh", "frr") {
         return;
     }
     let Some(region) = region("bgpmany") else { return };

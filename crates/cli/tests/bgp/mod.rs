@@ -18,16 +18,6 @@ const FRR: &str = "/usr/lib/frr";
 const MACS: usize = 12;
 const TAGS: usize = 8;
 
-/// Whether FRR is installed; if not, the test is skipped.
-#[track_caller]
-pub fn have_frr() -> bool {
-    let found = std::path::Path::new(FRR).join("bgpd").is_file();
-    if !found {
-        skip::test("needs the routing daemons of FRR", "apt-get install frr");
-    }
-    found
-}
-
 /// A namespace that goes with the test.
 pub struct Room(pub Namespace);
 

@@ -64,8 +64,10 @@ impl Routing {
             doc.wrong(&given("namespace"), missing("address"));
         }
         if self.namespace.is_none() && !doc.is_wrong(&given("namespace")) {
+            // An export writes what goes without saying, too.
+            let other = Routing { namespace: None, ..self.clone() } != Routing::default();
             for field in ["address", "routes", "defaultRoute"] {
-                if doc.node(&given(field)).is_some() && !doc.is_wrong(&given(field)) {
+                if other && doc.node(&given(field)).is_some() && !doc.is_wrong(&given(field)) {
                     doc.wrong(&given(field), missing("namespace"));
                 }
             }
