@@ -348,5 +348,23 @@ fn steps_of_the_clock_do_no_harm() {
 
 #[test]
 fn a_class_takes_little_memory() {
-    assert!(shaper::CLASS_BYTES <= 128, "{}", shaper::CLASS_BYTES);
+    assert_eq!(shaper::CLASS_BYTES, 96);
+}
+
+/// A packet that has 8 s to wait at the old rate goes when the new one lets it go, and waits again if that is slower.
+#[test]
+fn a_new_rate_holds_for_what_waits() {
+    let mut s = Shaper::new(Bounds { bytes: 1 << 20, packets: 100 }, 0);
+    let of = |rate| Limits { rate, burst: 1_000, bytes: 10_000, packets: 10, horizon: 3_600 * SECOND };
+    let id = s.add(&of(1_000));
+    (0..3).for_each(|n| s.push(id, n, 1_000, 0).unwrap());
+    assert_eq!((s.pop(0), s.pop(SECOND)), (Some((id, 0)), None));
+    assert!(s.change(id, &of(1_000_000_000)));
+    assert_eq!(s.pop(SECOND + SECOND / 100), Some((id, 1)));
+    // One that would be due after 8 ms: what the packet before it took is owed at the new rate.
+    let id = s.add(&of(1_000_000));
+    (3..5).for_each(|n| s.push(id, n, 1_000, 2 * SECOND).unwrap());
+    assert_eq!((s.pop(2 * SECOND).map(|p| p.1), s.pop(2 * SECOND + SLOT).map(|p| p.1)), (Some(2), Some(3)));
+    assert!(s.change(id, &of(1_000)));
+    assert_eq!((s.pop(9 * SECOND), s.pop(11 * SECOND)), (None, Some((id, 4))));
 }

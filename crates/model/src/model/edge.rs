@@ -21,7 +21,7 @@ impl Model {
         }
         let shaped = || self.named.overlays.values().filter(|o| o.shape.is_some());
         let (used, limit) = (shaped().count(), abi::SHAPED_MAX as usize);
-        if let Some(over) = shaped().last().filter(|_| used > limit) {
+        if let Some(over) = shaped().next_back().filter(|_| used > limit) {
             let problem = Problem::Value(format!("is one of {used} that are shaped, and a node takes {limit}"));
             out.push((Kind::Overlay, over.name.clone(), "spec.shape".into(), problem));
         }
