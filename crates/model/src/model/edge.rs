@@ -80,6 +80,13 @@ impl Model {
             if let Some(why) = mac {
                 fault("spec.mac", Problem::Value(why));
             }
+            if port.tun && o.routing.namespace.is_some() {
+                let why = format!(
+                    "is given, but EdgePort `{}` is a tunnel: a routing daemon speaks at the tunnel's own end",
+                    port.name
+                );
+                fault("spec.routing.namespace", Problem::Value(why));
+            }
             if let Some(other) = circuits.insert((&o.port, o.customer, o.overlay), &o.name) {
                 let (what, field) = match (o.customer, o.overlay) {
                     (Some(c), Some(v)) => {
