@@ -15,8 +15,8 @@
 //! after it was told, which is when the new one's nodes have found the tenant in their tables. Nothing here is decided by a time alone but the end of a drain.
 //! A node or host that is not there holds a move up, and [`Step`] says whom it waits for: it may still send by what it knew.
 //!
-//! Aborted, a move goes back the way it came: from *copy* to *forget* of the new cluster; from *hand* by a *recall*, in which the old cluster takes up new
-//! connections again and no host turns; later by a *switch* back. A recall is aborted by a *hand* and not by a switch: nodes of the old cluster
+//! Aborted, a move goes back the way it came: from *copy* to *forget* of the new cluster; from *hand* by a *resume*, in which the old cluster takes up new
+//! connections again and no host turns; later by a *switch* back. A resume is aborted by a *hand* and not by a switch: nodes of the old cluster
 //! that have heard of neither hand nothing over, so no host may turn before they do.
 
 use model::{HandoverRole, Name};
@@ -34,7 +34,7 @@ pub enum Step {
     /// The cluster is being told to hand new connections over to the other one.
     Hand,
     /// The cluster is being told to begin new connections itself again: the move was aborted before hosts were told of the other one.
-    Recall,
+    Resume,
     /// Hosts are being told.
     Switch,
     /// What is on its way to the other cluster arrives, and its sessions end.
@@ -48,7 +48,7 @@ pub enum Step {
 /// Another cluster beside that which serves a tenant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Move {
-    /// The other cluster: the new one in steps copy and hand, the old one after them; in a recall that which would have become the new one.
+    /// The other cluster: the new one in steps copy and hand, the old one after them; in a resume that which would have become the new one.
     #[serde(with = "text")]
     pub other: Name,
     /// How far it is.
@@ -131,8 +131,8 @@ impl Placement {
         match m.step {
             Step::Copy => Some(self.with(&self.cluster, &m.other, Step::Forget, now_ms)),
             // What the new one has begun meanwhile ends there.
-            Step::Hand => Some(self.with(&self.cluster, &m.other, Step::Recall, now_ms)),
-            Step::Recall => Some(self.with(&self.cluster, &m.other, Step::Hand, now_ms)),
+            Step::Hand => Some(self.with(&self.cluster, &m.other, Step::Resume, now_ms)),
+            Step::Resume => Some(self.with(&self.cluster, &m.other, Step::Hand, now_ms)),
             Step::Switch | Step::Drain => Some(self.with(&m.other, &self.cluster, Step::Switch, now_ms)),
             // The new one asks no more: what the other one began then would not be found by who still sends here.
             Step::Own | Step::Forget => None,
@@ -144,7 +144,7 @@ impl Placement {
         let m = self.moving.as_ref()?;
         let (new, old) = match m.step {
             Step::Copy | Step::Hand => (&m.other, &self.cluster),
-            Step::Recall | Step::Switch | Step::Drain | Step::Own => (&self.cluster, &m.other),
+            Step::Resume | Step::Switch | Step::Drain | Step::Own => (&self.cluster, &m.other),
             Step::Forget => return None,
         };
         match () {
@@ -161,7 +161,7 @@ impl Placement {
         let Some(m) = &self.moving else { return Vec::new() };
         match m.step {
             Step::Copy => facts.unverified(&m.other, self.revision),
-            Step::Hand | Step::Recall | Step::Own => facts.behind(&self.cluster, self.revision),
+            Step::Hand | Step::Resume | Step::Own => facts.behind(&self.cluster, self.revision),
             // Before it is believed that the other one has no sessions, nobody gives it any more: neither hosts nor a node of this one that was the old
             // one before the move was turned round.
             Step::Switch => [facts.unswitched(self.revision), facts.behind(&self.cluster, self.revision)].concat(),
@@ -186,7 +186,7 @@ impl Placement {
         match m.step {
             Step::Copy => Some(self.with(&self.cluster, &m.other, Step::Hand, now_ms)),
             Step::Hand => Some(self.with(&m.other, &self.cluster, Step::Switch, now_ms)),
-            Step::Recall | Step::Switch => Some(self.with(&self.cluster, &m.other, Step::Drain, now_ms)),
+            Step::Resume | Step::Switch => Some(self.with(&self.cluster, &m.other, Step::Drain, now_ms)),
             Step::Drain => None,
             Step::Own => Some(self.after(m, Step::Forget, now_ms)),
             Step::Forget => Some(Placement::at(&self.cluster)),
@@ -224,7 +224,7 @@ impl Placement {
         let (n, what) = match m.step {
             Step::Copy => (1, format!("{} takes it in", m.other)),
             Step::Hand => (2, format!("{} hands new connections over to {}", self.cluster, m.other)),
-            Step::Recall => (3, format!("{} begins new connections itself again, not {}", self.cluster, m.other)),
+            Step::Resume => (3, format!("{} begins new connections itself again, not {}", self.cluster, m.other)),
             Step::Switch => (3, format!("hosts turn from {} to {}", m.other, self.cluster)),
             Step::Drain => (4, format!("{} serves what was on its way, and its sessions", m.other)),
             Step::Own => (5, format!("{} asks {} no more{broken}", self.cluster, m.other)),
@@ -506,20 +506,20 @@ mod tests {
 
     /// Aborted before hosts turn, and then once more: no host turns before the old cluster's nodes hand over.
     #[test]
-    fn a_recall_that_is_aborted_hands_over_before_hosts_turn() {
+    fn a_resume_that_is_aborted_hands_over_before_hosts_turn() {
         let (a, b): (Name, Name) = ("a".into(), "b".into());
         let mut w = world(&[a.clone(), b.clone()]);
         let copy = Placement::at(&a).begin(&b, 0).unwrap();
         w.heard_nodes.extend(nodes_of("b").map(|n| (n, (1, 0))));
         let hand = copy.next(&w, 0).unwrap();
-        let recall = Placement { revision: 4, ..hand.abort(0).unwrap() };
-        assert_eq!(recall.words(&[]), "moving 3/6: a begins new connections itself again, not b");
-        assert_eq!((&recall.cluster, recall.waits_for(&w)), (&a, vec!["a1".to_string(), "a2".into()]));
+        let resume = Placement { revision: 4, ..hand.abort(0).unwrap() };
+        assert_eq!(resume.words(&[]), "moving 3/6: a begins new connections itself again, not b");
+        assert_eq!((&resume.cluster, resume.waits_for(&w)), (&a, vec!["a1".to_string(), "a2".into()]));
         assert_eq!(
-            (recall.handover(&a), recall.handover(&b)),
+            (resume.handover(&a), resume.handover(&b)),
             (Some((HandoverRole::New, &b)), Some((HandoverRole::Old, &a)))
         );
-        let again = Placement { revision: 5, ..recall.abort(0).unwrap() };
+        let again = Placement { revision: 5, ..resume.abort(0).unwrap() };
         assert_eq!((&again.cluster, again.next(&w, 0)), (&a, None));
         assert_eq!(
             again.words(&again.waits_for(&w)),
@@ -527,7 +527,7 @@ mod tests {
         );
         w.heard_nodes.extend(nodes_of("a").map(|n| (n, (5, 0))));
         assert_eq!(
-            recall.next(&w, 0).unwrap().words(&[]),
+            resume.next(&w, 0).unwrap().words(&[]),
             "moving 4/6: b serves what was on its way, and its sessions"
         );
         assert_eq!(again.next(&w, 0).unwrap().words(&[]), "moving 3/6: hosts turn from a to b");

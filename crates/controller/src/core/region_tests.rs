@@ -123,7 +123,7 @@ fn place(region: &mut Region, rng: &mut impl RngExt) {
     let (name, to): (Name, Name) =
         (format!("t{}", rng.random_range(0..6)).as_str().into(), ["a", "b"][rng.random_range(0..2)].into());
     let other: Name = if *to == *"a" { "b" } else { "a" }.into();
-    let steps = [Step::Copy, Step::Hand, Step::Recall, Step::Switch, Step::Drain, Step::Own, Step::Forget];
+    let steps = [Step::Copy, Step::Hand, Step::Resume, Step::Switch, Step::Drain, Step::Own, Step::Forget];
     let step = steps[rng.random_range(0..steps.len())];
     let moving = (rng.random_range(0..2) == 0).then_some(Move { other, step, since_ms: 0, broken: 0 });
     let placement = Placement { moving, ..Placement::at(&to) };
