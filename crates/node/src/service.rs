@@ -385,11 +385,6 @@ impl Node {
         }
     }
 
-    /// `GET /v1/shaping`.
-    pub fn shaping(&self) -> crate::shaping::ShapingView {
-        self.conntrack.shaping().view()
-    }
-
     /// `POST /v1/sessions`.
     pub fn sessions(&self, query: &SessionQuery) -> Result<crate::listing::Text, NodeError> {
         let mut list = crate::listing::lines(Listing::new(&self.conntrack, query, self.vpc_names())?);

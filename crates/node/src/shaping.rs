@@ -314,6 +314,13 @@ impl Shaping {
     }
 }
 
+impl crate::service::Node {
+    /// `GET /v1/shaping`.
+    pub fn shaping(&self) -> ShapingView {
+        self.conntrack.shaping().view()
+    }
+}
+
 /// A worker's turn to hand packets over. When it ends the thread is woken, if something is due sooner than it sleeps.
 pub struct Turn<'a> {
     state: MutexGuard<'a, State>,
