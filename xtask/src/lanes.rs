@@ -4,11 +4,12 @@
 //! `cargo test` runs one test program after another. The command's tests start nodes in network namespaces and wait for them most of
 //! the time, those of a controller for TLS, disks and a browser; those that load programs and maps wait for the kernel half of the time; the
 //! others keep the processors busy. The lanes run side by side, all but the nodes' at a lower priority, so that a node is never late because
-//! of a differential test.
+//! of a differential test. When all that computes has run, its lane goes on with the nodes' last programs: two nodes wait beside each other.
 //!
 //! Built by one `cargo test --no-run`. What a program prints goes to `target/test-logs/` and appears as a whole when it ends.
 
 use serde_json::Value;
+use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -33,6 +34,19 @@ const LANES: [(&[&str], &str); 4] = [
     (&["testkit", "xdp"], "5"),
     (&[], "5"),
 ];
+
+/// The lane of nodes, which takes longest, and that which helps it once its own programs have run.
+const NODES: usize = 1;
+const HELPER: usize = LANES.len() - 1;
+
+/// The next program of a lane, and how nice it is: its own ones in order, then the helper's are the last ones of the nodes.
+fn next<'a>(queues: &[Mutex<VecDeque<&'a Program>>], lane: usize) -> Option<(&'a Program, &'static str)> {
+    let of = |lane: usize| queues[lane].lock().unwrap_or_else(|e| e.into_inner());
+    if let Some(own) = of(lane).pop_front() {
+        return Some((own, LANES[lane].1));
+    }
+    (lane == HELPER).then(|| of(NODES).pop_back())?.map(|program| (program, LANES[NODES].1))
+}
 
 /// The lane of a program.
 fn lane(program: &Program) -> usize {
@@ -78,13 +92,14 @@ fn all(args: &[String]) -> Result<Vec<String>, String> {
     let logs = PathBuf::from(std::env::var_os("CARGO_TARGET_DIR").unwrap_or("target".into())).join("test-logs");
     fs::create_dir_all(&logs).map_err(|e| format!("{}: {e}", logs.display()))?;
     let failed = Mutex::new(Vec::new());
+    let of = |number| Mutex::new(programs.iter().filter(|p| lane(p) == number).collect());
+    let queues: Vec<Mutex<VecDeque<&Program>>> = (0..LANES.len()).map(of).collect();
     std::thread::scope(|scope| {
-        for (number, (names, nice)) in LANES.into_iter().enumerate() {
-            let (failed, logs) = (&failed, &logs);
-            let mine: Vec<&Program> = programs.iter().filter(|p| lane(p) == number).collect();
+        for (number, (names, _)) in LANES.into_iter().enumerate() {
+            let (failed, logs, queues) = (&failed, &logs, &queues);
             scope.spawn(move || {
                 let start = Instant::now();
-                for program in mine {
+                while let Some((program, nice)) = next(queues, number) {
                     if let Err(why) = program.run(nice, tests, logs, failed) {
                         eprintln!("{}: {why}", program.name);
                         failed.lock().unwrap_or_else(|e| e.into_inner()).push(program.name.clone());
@@ -203,6 +218,25 @@ mod tests {
         let named = LANES.iter().flat_map(|(names, _)| names.iter()).filter_map(|n| n.strip_prefix("cli "));
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/cli");
         named.for_each(|file| assert!(folder.join(file).exists(), "{file}"));
+    }
+
+    #[test]
+    fn who_has_computed_helps_the_nodes_from_the_end() {
+        let of = |name: &str| Program { package: "cli".into(), name: name.into(), path: "".into(), dir: "".into() };
+        let (a, b, c, d) = (of("a"), of("b"), of("c"), of("d"));
+        let mut queues: Vec<Mutex<VecDeque<&Program>>> = LANES.iter().map(|_| Mutex::default()).collect();
+        queues[NODES] = Mutex::new([&a, &b, &c].into());
+        queues[HELPER] = Mutex::new([&d].into());
+        let mut order = Vec::new();
+        for lane in [HELPER, NODES, HELPER, 0, NODES, HELPER] {
+            order.push(next(&queues, lane).map(|(p, nice)| (p.name.as_str(), nice)));
+        }
+        let (nodes, helper) = (LANES[NODES].1, LANES[HELPER].1);
+        assert_eq!(LANES[NODES].0, ["cli"]);
+        assert_eq!(
+            order,
+            [Some(("d", helper)), Some(("a", nodes)), Some(("c", nodes)), None, Some(("b", nodes)), None]
+        );
     }
 
     #[test]

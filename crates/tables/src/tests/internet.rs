@@ -87,6 +87,29 @@ fn each_setting_of_a_policy_raises_its_epoch() {
     assert_eq!(w.policy(vni), Some(1 << POLICY_EPOCH_SHIFT));
 }
 
+/// Where a VPC is served and what its packets need are two settings of one word: each leaves the other as it is, and only needs are judged anew.
+#[test]
+fn a_path_and_a_policy_leave_each_other() {
+    let memory: Arc<dyn Memory> = Arc::new(HeapMemory::new().unwrap());
+    let mut w = Writer::create(memory, WriterOptions::default()).unwrap();
+    w.commit(&first()).unwrap();
+    let (t, vni) = (w.tables(), w.vnis()[0]);
+    let read = |w: &Writer| (w.path(vni).unwrap(), t.policy(&t.tenant(vni).unwrap()));
+    let one = POLICY_PATHS & POLICY_PATHS.wrapping_neg();
+    let epoch = |n: u64| n << POLICY_EPOCH_SHIFT;
+    assert!(w.set_path(vni, POLICY_PATHS) && !w.set_path(Vni(0xfff_fff), POLICY_PATHS));
+    assert_eq!(read(&w), (POLICY_PATHS, POLICY_PATHS));
+    // What is no path bit is no business of a path's, and the other way round.
+    assert!(w.set_policy(vni, POLICY_NAT));
+    assert_eq!(read(&w), (POLICY_PATHS, POLICY_PATHS | POLICY_NAT | epoch(1)));
+    assert!(w.set_path(vni, one | POLICY_FILTER));
+    assert_eq!(read(&w), (one, one | POLICY_NAT | epoch(1)));
+    assert!(w.set_policy(vni, POLICY_FILTER | POLICY_PATHS));
+    assert_eq!(read(&w), (one, one | POLICY_FILTER | epoch(2)));
+    assert!(w.set_path(vni, 0));
+    assert_eq!(read(&w), (0, POLICY_FILTER | epoch(2)));
+}
+
 #[test]
 fn vpcs_with_security_groups_are_counted_until_they_go() {
     let memory: Arc<dyn Memory> = Arc::new(HeapMemory::new().unwrap());
