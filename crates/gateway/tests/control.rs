@@ -62,6 +62,7 @@ fn each_customer_has_a_limit_of_its_own() {
     let circuit = |port, tag, overlay| Circuit {
         port: tables::EdgePort { number: port, ..Default::default() },
         tags: [tag, overlay],
+        class: 0,
     };
     let (all, limit) = (Controls::default(), RateLimit { per_second: 10, burst: 3 });
     let second = 1_000_000_000;

@@ -55,9 +55,9 @@ fn tables_are_told_ports_and_circuits() {
         ports,
         [
             ("edge0", 3, 2, [0x88a8, 0x8100], false),
+            ("wg0", 4, 0, [0x8100, 0x8100], true),
             ("edge1", 1, 1, [0x8100, 0x8100], false),
-            ("edge2", 2, 0, [0x9100, 0x88a8], false),
-            ("wg0", 4, 0, [0x8100, 0x8100], true)
+            ("edge2", 2, 0, [0x9100, 0x88a8], false)
         ]
     );
     let circuit = |port, customer, overlay, vni, line, ce| CircuitSpec {

@@ -481,7 +481,7 @@ impl DataPlane {
                 (xdp::IngressDrop::new().map_err(NodeError::system("loading the program that drops"))?, HashSet::new())
             }
         };
-        for i in &tuns {
+        for i in tuns.iter().filter(|i| !silent.contains(&i.ifindex)) {
             let refused = |source| NodeError::Uplink { name: i.name.clone(), what: "tc ingress", source };
             program.attach(i.ifindex).map_err(refused)?;
         }
