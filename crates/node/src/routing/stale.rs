@@ -30,7 +30,7 @@ pub struct KeptRoutes {
 pub struct Stale {
     routes: BTreeMap<(Vni, u32), BTreeMap<Prefix, Learned>>,
     begun: Option<Instant>,
-    settled: bool,
+    trusted: bool,
 }
 
 impl Stale {
@@ -45,7 +45,7 @@ impl Stale {
             });
             routes.entry((Vni(of.vni), of.circuit)).or_default().extend(found);
         }
-        Stale { routes, begun: Some(now), settled: false }
+        Stale { routes, begun: Some(now), trusted: false }
     }
 
     /// Those of a circuit.
@@ -60,7 +60,7 @@ impl Stale {
 
     /// A daemon says these prefixes, by whichever of its circuits: from now on it has the say.
     pub fn said(&mut self, circuits: impl Iterator<Item = (Vni, u32)>, prefixes: &BTreeSet<Prefix>) {
-        if !self.settled {
+        if !self.trusted {
             return;
         }
         for circuit in circuits {
@@ -76,11 +76,11 @@ impl Stale {
         let age = now.saturating_duration_since(begun);
         if age >= HOLD {
             let left = self.routes.values().map(BTreeMap::len).sum();
-            *self = Stale { settled: true, ..Stale::default() };
+            *self = Stale { trusted: true, ..Stale::default() };
             return (true, left);
         }
-        let settles = !self.settled && age >= SETTLE;
-        self.settled |= settles;
-        (settles, 0)
+        let trusts = !self.trusted && age >= SETTLE;
+        self.trusted |= trusts;
+        (trusts, 0)
     }
 }
