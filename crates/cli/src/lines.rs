@@ -58,9 +58,16 @@ pub fn learned(list: &[LearnedRoute]) -> String {
             188 => "ospf".into(),
             other => other.to_string(),
         };
-        vec![r.vpc.clone(), r.prefix.clone(), r.line.to_string(), r.metric.to_string(), by]
+        vec![
+            r.vpc.clone(),
+            r.prefix.clone(),
+            r.line.to_string(),
+            r.metric.to_string(),
+            by,
+            if r.stale { "stale".into() } else { String::new() },
+        ]
     });
-    table(&["vpc", "learned prefix", "line", "metric", "by"], rows)
+    table(&["vpc", "learned prefix", "line", "metric", "by", "state"], rows)
 }
 
 /// Behind the configured routes of a table those that were learned; a document of a configuration names none of them.

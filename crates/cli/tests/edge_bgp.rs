@@ -42,6 +42,8 @@ fn speaker(peers: &[u8]) -> String {
         // A TAP has no carrier while the node is restarted.
         text = format!("interface line{n}\n no link-detect\n!\n{text}");
     }
+    // Then the kernel drops its next hop objects, with all routes over them, and tells nobody.
+    text = format!("{NO_OBJECTS}{text}");
     text + " address-family ipv4 unicast\n  network 10.0.0.0/24\n exit-address-family\n!\n" + BFD
 }
 
@@ -56,6 +58,8 @@ fn router(n: u8, networks: &[String]) -> String {
     )
 }
 
+const NO_OBJECTS: &str = "no zebra nexthop kernel enable\n";
+
 const BFD: &str = "bfd\n profile fast\n  detect-multiplier 3\n  receive-interval 100\n  transmit-interval 100\n";
 
 fn learned(region: &Region) -> Vec<(String, String, u64)> {
@@ -63,6 +67,13 @@ fn learned(region: &Region) -> Vec<(String, String, u64)> {
     let list: Vec<Value> = serde_json::from_str(&text).unwrap();
     let text = |v: &Value| v.as_str().unwrap().to_string();
     list.iter().map(|r| (text(&r["vpc"]), text(&r["prefix"]), r["line"].as_u64().unwrap())).collect()
+}
+
+/// Prefixes that were learned before the node was started and not since.
+fn stale(region: &Region) -> Vec<String> {
+    let list: Vec<Value> = serde_json::from_str(&region.tunny(&["get", "learned", "-o", "json"])).unwrap();
+    let stale = list.iter().filter(|r| r["stale"] == true);
+    stale.map(|r| r["prefix"].as_str().unwrap().to_string()).collect()
 }
 
 fn line(region: &Region, overlay: &str) -> Value {
@@ -94,12 +105,12 @@ fn a_vm_reaches_a_prefix_that_was_announced_by_bgp_alone() {
     reaches(&region, "blue-1", SITE);
 
     // Killed and started again: namespace, TAP, session and route are there, and on the fast path no packet was lost.
-    let up = |text: String| {
-        serde_json::from_str::<Value>(&text).unwrap()["ipv4Unicast"]["peers"]["169.254.0.2"]
-            ["peerUptimeEstablishedEpoch"]
-            .clone()
+    let dropped = |text: String| {
+        serde_json::from_str::<Value>(&text).unwrap()["ipv4Unicast"]["peers"]["169.254.0.2"]["connectionsDropped"]
+            .as_u64()
+            .unwrap()
     };
-    let session = up(node.show("bgpd", "show bgp summary json"));
+    let before = dropped(node.show("bgpd", "show bgp summary json"));
     let vm = region.ns("blue-1");
     let stream = std::thread::spawn(move || traffic::ping(&vm, SITE, 400, &["-i", "0.01"]).unwrap());
     std::thread::sleep(Duration::from_millis(500));
@@ -110,13 +121,69 @@ fn a_vm_reaches_a_prefix_that_was_announced_by_bgp_alone() {
     let ping = stream.join().unwrap();
     assert_eq!((ping.sent, ping.received), (400, 400), "{}", ping.output);
     wait("the daemon is heard again", || (line(&region, "site0")["passed"].as_u64() > Some(3)).then_some(()));
-    assert_eq!(up(node.show("bgpd", "show bgp summary json")), session, "the session was never down");
+    assert_eq!(dropped(node.show("bgpd", "show bgp summary json")), before, "the session was never down");
     // What else the namespace sends goes nowhere.
     let before = line(&region, "site0")["refusedFrames"].as_u64();
     let ping = traffic::ping(&space, "169.254.0.2", 2, &["-i", "0.05"]).unwrap();
     assert_eq!(ping.received, 0, "{}", ping.output);
     assert!(line(&region, "site0")["refusedFrames"].as_u64() >= before.map(|n| n + 2));
     assert_eq!(traffic::ping(&ce.room.0, "169.254.0.1", 2, &["-i", "0.05"]).unwrap().received, 0);
+    drop((node, site));
+}
+
+/// A daemon as it comes, which hears that its TAP has no carrier: the session ends and the kernel's route goes, but not the node's.
+#[test]
+fn a_restart_that_ends_the_session_withdraws_no_route() {
+    if !skip::have_tool("vtysh", "frr") {
+        return;
+    }
+    let Some(mut region) = region("bgpstale") else { return };
+    let space = Namespace(format!("{}-blue", region.ns("gw").0));
+    let ce = Ce::new(&region, 0, "169.254.0.2/30", SITE);
+    ce.room.0.run("ip route add default via 169.254.0.1").unwrap();
+    region.apply(&circuit(0, "blue", 0, &space));
+    let plain = speaker(&[0]).replace(NO_OBJECTS, "").replace(" no link-detect\n", " link-detect\n");
+    let node = Frr::start(&space, &["bgpd"], &plain);
+    let networks = ["10.9.0.0/24", "10.9.1.0/24"].map(String::from);
+    let mut site = Frr::start(&ce.room.0, &["bgpd"], &router(0, &networks));
+    let both = networks.clone().map(|prefix| ("blue".to_string(), prefix, 0));
+    wait("learned routes", || (learned(&region) == both).then_some(()));
+    // The first packets wait for neighbours, and some for too long.
+    reaches(&region, "blue-1", SITE);
+    // Written down within a second or so.
+    std::thread::sleep(Duration::from_secs(2));
+    let restart = |region: &mut Region| {
+        region.node().unwrap().process.kill();
+        wait("the kernel's route is gone", || (!space.run("ip route").unwrap().contains("10.9.0.0/24")).then_some(()));
+        region.start_node().unwrap();
+        assert_eq!(learned(region), both, "known as soon as it answers");
+    };
+    let vm = region.ns("blue-1");
+    let stream = std::thread::spawn(move || traffic::ping(&vm, SITE, 600, &["-i", "0.01"]).unwrap());
+    restart(&mut region);
+    wait("they are said again", || stale(&region).is_empty().then_some(()));
+    assert_eq!(learned(&region), both);
+    let ping = stream.join().unwrap();
+    assert_eq!((ping.sent, ping.received), (600, 600), "{}", ping.output);
+    // What is said again is the daemon's to take back, once the kernel's late word of the start is over.
+    std::thread::sleep(node::routing::stale::SETTLE);
+
+    // Nobody says them again: they stay, and one that is configured now is not learned any more.
+    site.kill("bgpd");
+    wait("they are gone", || learned(&region).is_empty().then_some(()));
+    site.run("bgpd");
+    wait("learned routes", || (learned(&region) == both).then_some(()));
+    std::thread::sleep(Duration::from_secs(2));
+    ce.cut.store(true, Relaxed);
+    restart(&mut region);
+    assert_eq!(stale(&region), networks);
+    assert!(region.tunny(&["get", "learned"]).contains("stale"));
+    region.apply("{apiVersion: tunny/v1, kind: Route, metadata: {name: mine}, spec: {vpc: blue, prefix: 10.9.1.0/24, scope: blackhole}}");
+    assert_eq!(learned(&region), both[..1]);
+    // With the circuit go its stale routes.
+    region.tunny(&["delete", "--yes", "overlay/site0"]);
+    wait("no route", || learned(&region).is_empty().then_some(()));
+    assert!(region.node().unwrap().counters().unwrap().balanced);
     drop((node, site));
 }
 
@@ -285,17 +352,21 @@ fn a_router_that_announces_or_sends_too_much_costs_nobody_else() {
     eprintln!("30,000 ARP requests in 2 s: {limited} dropped; the other customer's longest gap is {steady:?}");
     assert!(region.drops("edge_control_limited") > 1000, "{:?}", region.node().unwrap().counters().unwrap().drops);
     assert!(steady < Duration::from_millis(500), "{steady:?}");
-    let up = |text: &str| {
-        serde_json::from_str::<Value>(text).unwrap()["ipv4Unicast"]["peers"]["169.254.0.2"]
-            ["peerUptimeEstablishedEpoch"]
-            .clone()
+    let dropped = |text: &str| {
+        serde_json::from_str::<Value>(text).unwrap()["ipv4Unicast"]["peers"]["169.254.0.2"]["connectionsDropped"]
+            .as_u64()
+            .unwrap()
     };
-    assert_eq!(up(&good.0.show("bgpd", "show bgp summary json")), up(&sessions), "the honest session was never down");
+    assert_eq!(
+        dropped(&good.0.show("bgpd", "show bgp summary json")),
+        dropped(&sessions),
+        "the honest session was never down"
+    );
     assert_eq!(learned(&region).first(), blue.first());
     drop((good, bad));
     // Of an operator's namespace only the TAP goes.
     region.tunny(&["delete", "--yes", "overlay/site0", "overlay/site1"]);
     assert!(own.0.exists() && !spaces[1].exists());
-    assert!(!own.0.run("ip -br link").unwrap().contains("line0"));
+    wait("the TAP is gone", || (!own.0.run("ip -br link").unwrap().contains("line0")).then_some(()));
     assert!(region.node().unwrap().counters().unwrap().balanced);
 }

@@ -160,7 +160,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     let known = plane.took_over().then(|| attach(&plane, &model, &mut steps, &mut notes)).flatten();
     let counts_before = counters_of_other_layout(options, known.is_some(), plane.took_over());
     steps.begin("making the tables say what is configured");
-    let routing = Arc::new(Routing::new(&options.instance, options.choice != Choice::None));
+    let routing = Arc::new(Routing::new(&options.instance, options.choice != Choice::None, options.state.as_deref()));
     if options.choice != Choice::None {
         routing.set(model.routing());
         routing.remove_left();
@@ -219,6 +219,8 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     steps.done(format!("{} sessions at hand", conntrack.connections().tracker().stats().sessions));
 
     let writer = Arc::new(Mutex::new(writer));
+    // New tables have none of what is learned yet, and no packet has come.
+    routing.enter(&model, &writer);
     let underlay: Arc<OnceLock<Underlay>> = Arc::default();
     if options.choice != Choice::None {
         steps.begin("learning the ways of the underlay");

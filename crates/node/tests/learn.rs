@@ -3,9 +3,11 @@
 
 use abi::{Prefix, Vni};
 use model::Scope;
-use node::routing::learn::{learn, may_learn, Circuit, Refusal};
+use node::routing::learn::{learn, may_learn, said, Circuit, Refusal};
 use node::routing::netlink::KernelRoute;
+use node::routing::stale::{KeptRoutes, Stale, HOLD, SETTLE};
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 fn p(text: &str) -> Prefix {
     text.parse().unwrap()
@@ -16,7 +18,7 @@ fn kernel(prefix: &str, metric: u32, interfaces: &[u32]) -> KernelRoute {
 }
 
 fn circuit(line: u8, up: bool, limit: u32, had: &BTreeSet<Prefix>) -> Circuit<'_> {
-    Circuit { line, interface: 10 + u32::from(line), up, limit, default: false, had }
+    Circuit { line, interface: Some(10 + u32::from(line)), up, limit, default: false, had, stale: None }
 }
 
 /// A VPC with VMs, a peer, a site inside of what is its own, and a black hole.
@@ -93,4 +95,75 @@ fn beyond_the_limit_none_is_learned_and_none_is_lost() {
     let more = [&routes[..2], &[kernel("10.0.0.11/32", 1, &[10]), kernel("127.0.0.0/8", 1, &[10])]].concat();
     let (offers, best) = learn(&more, &[circuit(0, true, 2, &had)], configured);
     assert_eq!((best.len(), &offers[0].refused), (2, &[(Refusal::Martian, 1), (Refusal::Own, 1)].into()));
+}
+
+/// What an earlier process has learned by lines 0 and 1 of VPC 7: by circuit 100 two prefixes, by circuit 101 one.
+fn kept() -> Vec<KeptRoutes> {
+    let of = |circuit, prefixes: &[&str]| KeptRoutes {
+        vni: 7,
+        circuit,
+        routes: prefixes.iter().map(|p| (p.to_string(), 20, 186)).collect(),
+    };
+    vec![of(100, &["10.9.0.0/24", "10.9.1.0/24", "no prefix"]), of(101, &["10.9.2.0/24"])]
+}
+
+/// Prefix, line and whether it is stale, when a kernel says this.
+fn in_force(stale: &mut Stale, routes: &[KernelRoute], up: bool, limit: u32) -> Vec<(String, u8, bool)> {
+    let none = BTreeSet::new();
+    let circuits: Vec<_> =
+        [0, 1].map(|i| Circuit { stale: stale.of(Vni(7), 100 + u32::from(i)), ..circuit(i, up, limit, &none) }).into();
+    let best = learn(routes, &circuits, configured).1;
+    let heard = said(routes, &circuits);
+    stale.said([100, 101].map(|c| (Vni(7), c)).into_iter(), &heard);
+    best.into_iter().map(|(prefix, l)| (prefix.to_string(), l.line, l.stale)).collect()
+}
+
+fn is(prefix: &str, line: u8, stale: bool) -> (String, u8, bool) {
+    (prefix.into(), line, stale)
+}
+
+#[test]
+fn what_was_learned_before_a_start_stays_until_it_is_said_again_or_the_hold_time_is_over() {
+    let begun = Instant::now();
+    let mut stale = Stale::new(&kept(), begun);
+    let all = [is("10.9.0.0/24", 0, true), is("10.9.1.0/24", 0, true), is("10.9.2.0/24", 1, true)];
+    assert_eq!(in_force(&mut stale, &[], true, 9), all);
+    assert_eq!(in_force(&mut stale, &[], false, 9), [], "not over a port that is down");
+    // What the kernel still has at the start it may take back, and then it is stale.
+    let first = [kernel("10.9.0.0/24", 20, &[10])];
+    assert_eq!(in_force(&mut stale, &first, true, 9)[0], is("10.9.0.0/24", 0, false));
+    assert_eq!(in_force(&mut stale, &[], true, 9), all);
+    // Later the daemon has the say: also if it says another line, and when it takes that back.
+    assert_eq!(stale.pass(begun + SETTLE - Duration::from_millis(1)), (false, 0));
+    assert_eq!(stale.pass(begun + SETTLE), (true, 0));
+    assert_eq!(stale.pass(begun + SETTLE), (false, 0), "once");
+    let moved = [kernel("10.9.0.0/24", 30, &[11])];
+    assert_eq!(in_force(&mut stale, &moved, true, 9), [is("10.9.0.0/24", 1, false), all[1].clone(), all[2].clone()]);
+    assert_eq!(in_force(&mut stale, &[], true, 9), all[1..]);
+    // Until the hold time is over.
+    assert_eq!(stale.pass(begun + HOLD - Duration::from_millis(1)), (false, 0));
+    assert_eq!(in_force(&mut stale, &first, true, 9), [is("10.9.0.0/24", 0, false), all[1].clone(), all[2].clone()]);
+    assert_eq!(stale.pass(begun + HOLD), (true, 2));
+    assert_eq!(in_force(&mut stale, &first, true, 9), [is("10.9.0.0/24", 0, false)]);
+    assert_eq!(stale.pass(begun + 2 * HOLD), (false, 0));
+}
+
+#[test]
+fn a_stale_route_holds_no_place_that_the_configuration_has_taken() {
+    let begun = Instant::now();
+    // A circuit that is not configured any more; one of this number in another VPC is not it.
+    let mut stale = Stale::new(&kept(), begun);
+    stale.only(&[(Vni(7), 101), (Vni(8), 100)].into());
+    assert_eq!(in_force(&mut stale, &[], true, 9), [is("10.9.2.0/24", 1, true)]);
+    // A lower limit: what is said goes before what is stale, which goes before what is new.
+    let mut stale = Stale::new(&kept(), begun);
+    let second = [kernel("10.9.1.0/24", 20, &[10])];
+    assert_eq!(in_force(&mut stale, &second, true, 1), [is("10.9.1.0/24", 0, false), is("10.9.2.0/24", 1, true)]);
+    let new = [kernel("10.8.0.0/24", 20, &[10])];
+    assert_eq!(in_force(&mut stale, &new, true, 2)[0], is("10.9.0.0/24", 0, true));
+    // What has become a VM's, or a default route, is not kept either.
+    let of = |prefix: &str| KeptRoutes { vni: 7, circuit: 100, routes: vec![(prefix.into(), 20, 186)] };
+    for prefix in ["10.0.0.0/24", "0.0.0.0/0", "127.0.0.0/8"] {
+        assert_eq!(in_force(&mut Stale::new(&[of(prefix)], begun), &[], true, 9), [], "{prefix}");
+    }
 }

@@ -40,8 +40,8 @@ impl Refusal {
 pub struct Circuit<'a> {
     /// Number of its line.
     pub line: u8,
-    /// Number of its TAP in the namespace.
-    pub interface: u32,
+    /// Number of its TAP in the namespace, if it is there.
+    pub interface: Option<u32>,
     /// Frames can leave by its port.
     pub up: bool,
     /// Routes at most.
@@ -50,6 +50,8 @@ pub struct Circuit<'a> {
     pub default: bool,
     /// What it had learned before: that stays when there is more than may be.
     pub had: &'a BTreeSet<Prefix>,
+    /// What it led to before the node was started, and nobody has said since.
+    pub stale: Option<&'a BTreeMap<Prefix, Learned>>,
 }
 
 /// What one circuit offers.
@@ -57,6 +59,8 @@ pub struct Circuit<'a> {
 pub struct Offer {
     /// Prefixes that it may lead to.
     pub taken: BTreeSet<Prefix>,
+    /// How many of them are stale.
+    pub stale: usize,
     /// Prefixes that it may not, by why.
     pub refused: BTreeMap<Refusal, u64>,
 }
@@ -70,6 +74,19 @@ pub struct Learned {
     pub metric: u32,
     /// Who entered it there.
     pub protocol: u8,
+    /// It was learned before the node was started, and nobody has said it since.
+    pub stale: bool,
+}
+
+impl Circuit<'_> {
+    fn leads(&self, route: &KernelRoute) -> bool {
+        self.interface.is_some_and(|i| route.interfaces.contains(&i))
+    }
+}
+
+/// What the daemon of a namespace says that can be used.
+pub fn said(routes: &[KernelRoute], circuits: &[Circuit<'_>]) -> BTreeSet<Prefix> {
+    routes.iter().filter(|r| circuits.iter().any(|c| c.up && c.leads(r))).map(|r| r.prefix).collect()
 }
 
 /// Whether a VPC may learn a prefix; `route` is what it has configured.
@@ -104,41 +121,47 @@ fn never_forwarded(address: IpAddr) -> bool {
 }
 
 /// What each circuit of a namespace offers, and of each prefix the best: the lowest metric, then the lowest line. Of a circuit whose port is
-/// down nothing is used.
+/// down nothing is used. A stale route is used where nothing is said of its prefix.
 pub fn learn(
     routes: &[KernelRoute],
     circuits: &[Circuit<'_>],
     route: impl Fn(Prefix) -> Option<Scope<abi::Vni>>,
 ) -> (Vec<Offer>, BTreeMap<Prefix, Learned>) {
     let mut offers = Vec::new();
+    let said = said(routes, circuits);
     let mut best: BTreeMap<Prefix, Learned> = BTreeMap::new();
     for c in circuits {
         let mut offer = Offer::default();
-        let mut lowest: BTreeMap<Prefix, &KernelRoute> = BTreeMap::new();
-        for r in routes.iter().filter(|r| r.interfaces.contains(&c.interface)) {
-            let has = lowest.entry(r.prefix).or_insert(r);
-            if r.metric < has.metric {
-                *has = r;
+        let mut lowest: BTreeMap<Prefix, Learned> = BTreeMap::new();
+        for r in routes.iter().filter(|r| c.leads(r)) {
+            let new = Learned { line: c.line, metric: r.metric, protocol: r.protocol, stale: false };
+            let has = lowest.entry(r.prefix).or_insert(new);
+            if new.metric < has.metric {
+                *has = new;
             }
+        }
+        for (prefix, old) in c.stale.into_iter().flatten().filter(|(prefix, _)| !said.contains(*prefix)) {
+            lowest.entry(*prefix).or_insert(Learned { line: c.line, stale: true, ..*old });
         }
         let mut allowed = Vec::new();
         for (prefix, r) in &lowest {
             match may_learn(*prefix, c.default, &route) {
-                Ok(()) => allowed.push(*r),
+                Ok(()) => allowed.push((*prefix, *r)),
                 Err(why) => *offer.refused.entry(why).or_default() += 1,
             }
         }
-        // Those that it had come first, so that the limit takes away none of them.
-        allowed.sort_by_key(|r| !c.had.contains(&r.prefix));
+        // Those that it had come first, so that the limit takes away none of them; if it is a lower one now, the stale ones go first.
+        let had = |prefix: &Prefix| c.had.contains(prefix) || c.stale.is_some_and(|old| old.contains_key(prefix));
+        allowed.sort_by_key(|(prefix, r)| (!had(prefix), r.stale));
         let over = allowed.len().saturating_sub(c.limit as usize);
         if over > 0 {
             offer.refused.insert(Refusal::Limit, over as u64);
             allowed.truncate(c.limit as usize);
         }
-        offer.taken = allowed.iter().map(|r| r.prefix).collect();
-        for r in allowed.iter().filter(|_| c.up) {
-            let new = Learned { line: c.line, metric: r.metric, protocol: r.protocol };
-            let old = best.entry(r.prefix).or_insert(new);
+        offer.taken = allowed.iter().map(|(prefix, _)| *prefix).collect();
+        offer.stale = allowed.iter().filter(|(_, r)| r.stale).count();
+        for (prefix, new) in allowed.into_iter().filter(|_| c.up) {
+            let old = best.entry(prefix).or_insert(new);
             if (new.metric, new.line) < (old.metric, old.line) {
                 *old = new;
             }

@@ -7,12 +7,14 @@
 pub mod learn;
 pub mod netlink;
 mod serve;
+pub mod stale;
 pub mod tap;
 mod view;
 
 pub use serve::start;
 pub use view::{LearnedRoute, LineView};
 
+use crate::kept::Kept;
 use crate::uplinks;
 use abi::{Prefix, Vni};
 use compile::{RoutingLine, RoutingPlan};
@@ -21,12 +23,15 @@ use learn::{Learned, Offer};
 use model::Model;
 use netlink::{KernelRoute, Netlink};
 use parking_lot::{Mutex, RwLock};
+use stale::{KeptRoutes, Stale};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
+use std::time::Instant;
 use tables::{Commit, Route, RoutesChange, Target, TenantChange, Writer};
 use tap::{Setup, Tap};
 
@@ -92,7 +97,7 @@ struct Space {
     routes: Vec<KernelRoute>,
     stale: bool,
     /// Not before then it is read again: who announces much and often pays for it himself.
-    next_look: std::time::Instant,
+    next_look: Instant,
 }
 
 #[derive(Debug, Default)]
@@ -105,6 +110,8 @@ struct State {
     trouble: BTreeMap<String, String>,
     /// Circuits of which it was said that they have too many routes.
     said: BTreeSet<u32>,
+    /// What an earlier process had learned.
+    stale: Stale,
 }
 
 type Installed = HashMap<Vni, BTreeMap<Prefix, Learned>>;
@@ -121,13 +128,15 @@ pub struct Routing {
     state: Mutex<State>,
     /// What of the tables is learned.
     learned: Mutex<Installed>,
+    /// Where that is kept for the next process, and what stands there.
+    kept: (Kept, Mutex<Vec<KeptRoutes>>),
     /// Rung when the plan has changed; and what the learner and the sender hear.
     bells: Option<[(UnixStream, UnixStream); 2]>,
 }
 
 impl Routing {
-    /// Those of an instance: nothing is served yet.
-    pub fn new(instance: &str, serves: bool) -> Routing {
+    /// Those of an instance, with what is kept in the folder of its state: nothing is served yet.
+    pub fn new(instance: &str, serves: bool, dir: Option<&Path>) -> Routing {
         let bell = || {
             let (ring, hear) = UnixStream::pair()?;
             ring.set_nonblocking(true)?;
@@ -137,8 +146,20 @@ impl Routing {
         let bells = bell().and_then(|a| Ok([a, bell()?]));
         let bells = bells.inspect_err(|e| tracing::warn!("routes are learned late: {e}")).ok();
         let owner = format!("tunny {instance}");
-        let (controls, taps, state, learned) = (Arc::default(), Arc::default(), Mutex::default(), Mutex::default());
-        Routing { owner, serves, controls, taps, state, learned, bells }
+        let (file, kept): (Kept, Vec<KeptRoutes>) =
+            Kept::open(dir, FILE, "learned routes are missed until they are said again");
+        let state = State { stale: Stale::new(&kept, Instant::now()), ..State::default() };
+        let (controls, taps, learned) = (Arc::default(), Arc::default(), Mutex::default());
+        Routing {
+            owner,
+            serves,
+            controls,
+            taps,
+            state: Mutex::new(state),
+            learned,
+            kept: (file, Mutex::new(kept)),
+            bells,
+        }
     }
 
     fn ring(&self) {
@@ -161,8 +182,9 @@ impl Routing {
         self.ring();
     }
 
-    /// Once a second or so: tries again what did not work, and looks whether namespaces have been exchanged.
+    /// Once a second or so: keeps what was learned, tries again what did not work, and looks whether namespaces have been exchanged.
     pub fn tend(&self) {
+        self.keep();
         let mut state = self.state.lock();
         if state.plan.lines.is_empty() {
             return;
@@ -175,8 +197,29 @@ impl Routing {
         }
     }
 
+    /// Writes down what is learned, if that has changed.
+    fn keep(&self) {
+        let state = self.state.lock();
+        if !self.serves {
+            return;
+        }
+        let learned = self.learned.lock();
+        let of = |l: &RoutingLine| {
+            let routes = learned.get(&l.vni).into_iter().flatten().filter(|(_, r)| r.line == l.line);
+            let routes = routes.map(|(prefix, r)| (prefix.to_string(), r.metric, r.protocol)).collect();
+            KeptRoutes { vni: l.vni.0, circuit: l.circuit, routes }
+        };
+        let now: Vec<_> = state.plan.lines.iter().map(of).filter(|k| !k.routes.is_empty()).collect();
+        drop((learned, state));
+        let mut kept = self.kept.1.lock();
+        if *kept != now {
+            self.kept.0.set(&now);
+            *kept = now;
+        }
+    }
+
     fn bring_about(&self, state: &mut State) {
-        let State { plan, spaces, lines, trouble, offers, said } = state;
+        let State { plan, spaces, lines, trouble, offers, said, .. } = state;
         trouble.clear();
         let wanted: BTreeSet<_> = plan.lines.iter().map(|l| (l.namespace.clone(), l.device())).collect();
         spaces.retain(|name, space| tap::identity(name).ok() == Some(space.identity));
@@ -260,7 +303,7 @@ impl Routing {
         }
         let (news, mut query) = tap::inside(name, || Ok((Netlink::open(netlink::NEWS)?, Netlink::open(0)?)))?;
         let own = query.interfaces()?.iter().any(|i| i.index == 1 && i.alias == self.owner);
-        let next_look = std::time::Instant::now();
+        let next_look = Instant::now();
         let identity = tap::identity(name)?;
         Ok(Space { identity, own, news, query, routes: Vec::new(), stale: true, next_look })
     }
@@ -301,8 +344,15 @@ impl Routing {
     /// Reads what the kernels say where that has changed; whether anything may be another than before.
     fn look(&self, all: bool) -> bool {
         let mut state = self.state.lock();
-        let now = std::time::Instant::now();
-        let mut changed = all;
+        let now = Instant::now();
+        let (passed, left) = state.stale.pass(now);
+        if left > 0 {
+            tracing::warn!(
+                "{left} routes were learned before the node was started, and no routing daemon has said them again within {} s: they go",
+                stale::HOLD.as_secs()
+            );
+        }
+        let mut changed = all || passed;
         for line in state.lines.values() {
             let up = uplinks::carrier(&line.plan.port);
             if line.up.swap(up, Relaxed) != up {
@@ -323,7 +373,7 @@ impl Routing {
                 }
                 Err(e) => tracing::warn!("the routes of namespace {name} cannot be read, and it is tried again: {e}"),
             }
-            space.next_look = std::time::Instant::now() + now.elapsed() * LOOK_SHARE;
+            space.next_look = Instant::now() + now.elapsed() * LOOK_SHARE;
         }
         changed
     }
@@ -331,35 +381,45 @@ impl Routing {
     /// What the VPCs are to have learned, by what the kernels said last and what is configured.
     fn decide(&self, model: &Model) -> Installed {
         let mut state = self.state.lock();
-        let State { spaces, lines, offers, said, .. } = &mut *state;
+        let State { plan, spaces, lines, offers, said, stale, .. } = &mut *state;
         let mut all = Installed::new();
-        for (name, space) in spaces {
-            let here: Vec<&Arc<Line>> = lines.iter().filter(|(at, _)| at.0 == *name).map(|(_, line)| line).collect();
-            let Some(vpc) = here.first().and_then(|l| model.vpc_of_vni(l.plan.vni)) else { continue };
+        stale.only(&plan.lines.iter().map(|l| (l.vni, l.circuit)).collect());
+        // Also those whose TAP is not there: something may be remembered of them.
+        let mut namespaces: BTreeMap<&str, Vec<&RoutingLine>> = BTreeMap::new();
+        plan.lines.iter().for_each(|l| namespaces.entry(&l.namespace).or_default().push(l));
+        for (name, here) in namespaces {
+            let Some(vpc) = here.first().and_then(|l| model.vpc_of_vni(l.vni)) else { continue };
+            let routes = spaces.get(name).map_or(&[][..], |space| &space.routes);
             let nothing = BTreeSet::new();
             let circuits: Vec<learn::Circuit<'_>> = here
                 .iter()
-                .map(|l| learn::Circuit {
-                    line: l.plan.line,
-                    interface: l.interface,
-                    up: l.up.load(Relaxed),
-                    limit: l.plan.routes,
-                    default: l.plan.default,
-                    had: offers.get(&l.plan.circuit).map_or(&nothing, |o| &o.taken),
+                .map(|l| {
+                    let tap = lines.get(&(l.namespace.clone(), l.device()));
+                    learn::Circuit {
+                        line: l.line,
+                        interface: tap.map(|tap| tap.interface),
+                        up: tap.map_or_else(|| uplinks::carrier(&l.port), |tap| tap.up.load(Relaxed)),
+                        limit: l.routes,
+                        default: l.default,
+                        had: offers.get(&l.circuit).map_or(&nothing, |o| &o.taken),
+                        stale: stale.of(l.vni, l.circuit),
+                    }
                 })
                 .collect();
-            let (found, best) = learn::learn(&space.routes, &circuits, |prefix| vpc.route(prefix));
+            let (found, best) = learn::learn(routes, &circuits, |prefix| vpc.route(prefix));
+            let spoken = learn::said(routes, &circuits);
+            stale.said(here.iter().map(|l| (l.vni, l.circuit)), &spoken);
             for (line, offer) in here.iter().zip(found) {
                 let over = offer.refused.get(&learn::Refusal::Limit).copied();
-                match (over, said.contains(&line.plan.circuit)) {
+                match (over, said.contains(&line.circuit)) {
                     (Some(refused), false) => {
-                        tracing::warn!("{}", over_limit(&line.plan, refused));
-                        said.insert(line.plan.circuit);
+                        tracing::warn!("{}", over_limit(line, refused));
+                        said.insert(line.circuit);
                     }
-                    (None, true) => drop(said.remove(&line.plan.circuit)),
+                    (None, true) => drop(said.remove(&line.circuit)),
                     _ => {}
                 }
-                offers.insert(line.plan.circuit, offer);
+                offers.insert(line.circuit, offer);
             }
             let of_vpc = all.entry(vpc.spec().vni).or_default();
             for (prefix, new) in best {
@@ -436,7 +496,7 @@ impl Routing {
         self.ring();
     }
 
-    /// What the kernels know already when the node starts is told to the tables with what is configured.
+    /// What the kernels know already when the node starts, and what was learned before, is told to the tables with what is configured.
     pub(crate) fn know(&self, model: &Model) {
         self.look(true);
         *self.learned.lock() = self.decide(model);
@@ -448,6 +508,8 @@ impl Routing {
     }
 }
 
+/// Where what was learned is kept.
+const FILE: &str = "learned.json";
 /// A namespace is read for this part of the time at most: one over.
 const LOOK_SHARE: u32 = 9;
 

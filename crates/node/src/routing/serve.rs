@@ -62,6 +62,7 @@ fn learn(node: &Node, stop: &AtomicBool) {
             node.learn();
         }
     }
+    node.routing.keep();
 }
 
 fn send(routing: &Routing, tables: &Tables, stop: &AtomicBool) {

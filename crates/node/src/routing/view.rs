@@ -58,6 +58,9 @@ pub struct LearnedRoute {
     pub metric: u32,
     /// Who entered it there: a number of `/etc/iproute2/rt_protos`, 186 is BGP.
     pub protocol: u8,
+    /// It was learned before the node was started, and no daemon has said it since.
+    #[serde(default)]
+    pub stale: bool,
 }
 
 impl Node {
@@ -109,7 +112,7 @@ impl Routing {
                     lost: line.counts.lost.load(Relaxed),
                     sent: line.counts.sent.load(Relaxed),
                     refused_frames: line.counts.refused.load(Relaxed),
-                    routes: offer.map_or(0, |o| o.taken.len() as u64),
+                    routes: offer.map_or(0, |o| (o.taken.len() - o.stale) as u64),
                     refused: offer.map(refused).unwrap_or_default(),
                     ..view
                 }
@@ -138,6 +141,7 @@ impl Routing {
                         line: l.line,
                         metric: l.metric,
                         protocol: l.protocol,
+                        stale: l.stale,
                     },
                 )
             }));
