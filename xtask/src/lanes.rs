@@ -24,6 +24,7 @@ const LANES: [(&[&str], &str); 4] = [
             "cli tests/controller.rs",
             "cli tests/controllers.rs",
             "cli tests/dashboard.rs",
+            "cli tests/edge_bgp.rs",
             "cli tests/edit.rs",
             "cli tests/fuzz_api.rs",
             "cli tests/monitoring.rs",

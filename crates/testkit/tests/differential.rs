@@ -404,6 +404,10 @@ fn allowed(frame: &[u8], region: &Region, slow: &Seen, port: u32) -> Vec<PuntRea
     // Without the tags, which are no matter of what is inside.
     let bare = |b: &[u8]| [&b[..12], b.get(12 + edge.unwrap_or(0)..).unwrap_or(&[])].concat();
     let padded = |d: &Packet| !d.inner_pad.is_empty() || edge.is_some() && !d.pad.is_empty();
+    // What passes by a customer's port is for a routing daemon, or the link's own: `opinion_of_edge` has an opinion.
+    if edge.is_some() && matches!(slow.end, End::Pass(_)) {
+        out.push(PuntReason::EdgeControl);
+    }
     // Of a packet that is dropped behind stage route nobody sees whether its line is shaped.
     if slow.class != 0 || matches!(slow.end, End::Drop(_)) && region.edge.circuits.iter().any(|c| c.class != 0) {
         out.push(PuntReason::Shaped);
