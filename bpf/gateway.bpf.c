@@ -130,8 +130,12 @@ __noinline int tunny_edge(struct xdp_md *ctx, struct end *e)
 		return PASS;
 	if (!end)
 		end = qinq_decapsulate(&p, e, number, &gateway);
-	if (!end && unlikely(gateway) && tunny_control(ctx, gateway))
-		return tunny_refuse(e, PUNT + PUNT_EDGE_CONTROL);
+	if (!end && unlikely(gateway)) {
+		int control = tunny_control(ctx, gateway);
+
+		if (control)
+			return control == PUNT + PUNT_NONLINEAR_HEADERS ? control : tunny_refuse(e, control);
+	}
 	return end ? end : inner_packet(&p, e);
 }
 

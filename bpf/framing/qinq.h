@@ -125,8 +125,8 @@ static __always_inline int qinq_restore(struct xdp_md *ctx, const struct end *e)
 }
 
 /*
- * Whether a frame without its tags is for the routing daemon that has this address: ARP, BGP (TCP 179), BFD (UDP 3784, 3785, 4784); else 0, also
- * if that does not stand in the first buffer. Global, verified once.
+ * Hands over a frame without its tags that is for the routing daemon which has this address: ARP, BGP (TCP 179), BFD (UDP 3784, 3785, 4784), and
+ * what may be, if it does not stand in the first buffer. Else GO. Global, verified once.
  */
 __noinline int tunny_control(struct xdp_md *ctx, __u32 gateway)
 {
@@ -135,18 +135,18 @@ __noinline int tunny_control(struct xdp_md *ctx, __u32 gateway)
 	__u16 type;
 
 	if (ip + IPV4_BYTES + UDP_BYTES > behind(ctx))
-		return 0;
+		return buffers_bytes(ctx) < ETH_BYTES + IPV4_BYTES + UDP_BYTES ? GO : PUNT + PUNT_NONLINEAR_HEADERS;
 	type = *(__u16 *)(data + MAC_BYTES);
 	if (type == NET16(ETH_P_ARP))
-		return load_be32(ip + 24) == gateway;
+		return load_be32(ip + 24) == gateway ? PUNT + PUNT_EDGE_CONTROL : GO;
 	if (type != NET16(ETH_P_IP) || *(__u8 *)ip != 0x45 || load_be32(ip + 16) != gateway ||
 	    load_be16(ip + 6) & (IP_MF | IP_OFFSET))
-		return 0;
+		return GO;
 	from = load_be16(ip + IPV4_BYTES);
 	to = load_be16(ip + IPV4_BYTES + 2);
 	if (*(__u8 *)(ip + 9) == IPPROTO_TCP)
-		return from == 179 || to == 179;
-	return *(__u8 *)(ip + 9) == IPPROTO_UDP && (to == 3784 || to == 3785 || to == 4784);
+		return from == 179 || to == 179 ? PUNT + PUNT_EDGE_CONTROL : GO;
+	return *(__u8 *)(ip + 9) == IPPROTO_UDP && (to == 3784 || to == 3785 || to == 4784) ? PUNT + PUNT_EDGE_CONTROL : GO;
 }
 
 /* Takes the tags off: fills the VPC, the gateway's address if a routing daemon is there, and the frame behind them, which begins where the packet does. GO or a verdict. */
