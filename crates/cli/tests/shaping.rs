@@ -150,7 +150,8 @@ fn too_much(region: &Region) {
     let came = (packets - lost) * 1050.0 * 8.0 / 3.0 / 1e6;
     assert!(came <= 1.08 * 20.0 && came > 2.0, "{came} Mbit/s came: {}", end["sum"]);
     let dropped = region.drops("shaped_full") - before;
-    assert!(dropped > 0 && dropped as f64 <= lost, "{dropped} dropped, {lost} lost");
+    // The last ones come when iperf3 counts no more; rings of a slow machine lose some, too.
+    assert!(dropped > 1000, "{dropped} dropped, {lost} lost");
     let l = line(region);
     assert_eq!(l["dropped"].as_u64().unwrap(), dropped, "{l}");
     wait("all that waits leaves", || (line(region)["waiting"] == 0).then_some(()));
