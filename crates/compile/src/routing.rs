@@ -61,9 +61,7 @@ fn line(model: &Model, port: &EdgePort, o: &Overlay) -> Option<RoutingLine> {
         vni: vpc.vni,
         line: o.line,
         port: port.interface.clone(),
-        circuit: u32::from(port.number) << abi::CIRCUIT_PORT_SHIFT
-            | u32::from(vids[0]) << abi::CIRCUIT_OUTER_SHIFT
-            | u32::from(vids[1]),
+        circuit: tables::circuit_by_tags(port.number, vids[0], vids[1]) as u32,
         tags: pairs.flat_map(|(tpid, vid)| [tpid.to_be_bytes(), vid.to_be_bytes()].concat()).collect(),
         namespace: namespace.to_string(),
         address,

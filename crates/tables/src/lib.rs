@@ -42,8 +42,8 @@ pub use memory::{
 pub use meter::{gcra, rate_limit, Color};
 pub use packed::Packed;
 pub use reader::{
-    BucketRef, Circuit, CircuitFound, EdgePort, FlowVersions, Guard, InlineEnd, Nc, NexthopView, Public, Tables,
-    Tables4, Tenant, VmEntry,
+    circuit_by_tags, BucketRef, Circuit, CircuitFound, EdgePort, FlowVersions, Guard, InlineEnd, Nc, NexthopView,
+    Public, Tables, Tables4, Tenant, VmEntry,
 };
 pub use route::Walk;
 pub use writer::{

@@ -20,8 +20,8 @@ mod internet;
 mod locate;
 mod versions;
 
-pub(crate) use edge::{circuit_by_tags, circuit_by_vni};
-pub use edge::{Circuit, CircuitFound, EdgePort};
+pub(crate) use edge::circuit_by_vni;
+pub use edge::{circuit_by_tags, Circuit, CircuitFound, EdgePort};
 pub use inline::InlineEnd;
 pub use internet::Public;
 pub use versions::FlowVersions;

@@ -56,9 +56,9 @@ pub enum CircuitFound {
     NoCustomer,
 }
 
-/// The key of a circuit by its port and tags.
+/// The key of a circuit by its port and tags, 28 bits; also its number at this edge.
 #[inline(always)]
-pub(crate) fn circuit_by_tags(port: u8, customer: u16, overlay: u16) -> u64 {
+pub fn circuit_by_tags(port: u8, customer: u16, overlay: u16) -> u64 {
     u64::from(port) << CIRCUIT_PORT_SHIFT | u64::from(customer) << CIRCUIT_OUTER_SHIFT | u64::from(overlay)
 }
 
