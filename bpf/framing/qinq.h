@@ -149,7 +149,10 @@ __noinline int tunny_control(struct xdp_md *ctx, __u32 gateway)
 	return *(__u8 *)(ip + 9) == IPPROTO_UDP && (to == 3784 || to == 3785 || to == 4784) ? PUNT + PUNT_EDGE_CONTROL : GO;
 }
 
-/* Takes the tags off: fills the VPC, the gateway's address if a routing daemon is there, and the frame behind them, which begins where the packet does. GO or a verdict. */
+/*
+ * Takes the tags off: fills the VPC, the gateway's address if a routing daemon is there, and the frame behind them, which begins where the
+ * packet does. GO or a verdict.
+ */
 static __always_inline int qinq_decapsulate(struct packet *p, struct end *e, __u32 number, __u32 *gateway)
 {
 	__u64 port = READ_ONCE(p->root->edge_ports[number & (EDGE_PORTS - 1)]), found;

@@ -152,8 +152,8 @@ static __always_inline struct tunny_tenant_state *tenant_state(struct exit *x, c
 }
 
 /*
- * What is served in software, also because it is shaped, has a meter of its own, so that it takes no part of what others begin connections with. Above it a VPC may still
- * have next to nothing in the ring (enter_ring), so that one that floods does not stop the others.
+ * What is served in software, also because it is shaped, has a meter of its own, so that it takes no part of what others begin connections
+ * with. Above it a VPC may still have next to nothing in the ring (enter_ring), so that one that floods does not stop the others.
  */
 static __always_inline int software_scarce(struct tunny_root *root, __u64 now)
 {

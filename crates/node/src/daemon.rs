@@ -327,6 +327,7 @@ impl Running {
     fn end(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         self.node.stop();
+        self.node.routing.ring();
         self.routers.drain(..).for_each(|thread| drop(thread.join()));
         if let Some(state) = self.state.take() {
             self.node.save_counters(&state);

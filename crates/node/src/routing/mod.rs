@@ -162,7 +162,8 @@ impl Routing {
         }
     }
 
-    fn ring(&self) {
+    /// Wakes both threads: the plan has changed, or they are to end.
+    pub(crate) fn ring(&self) {
         for (ring, _) in self.bells.iter().flatten() {
             // Full: it rings already.
             let _ = io::Write::write(&mut &*ring, &[1]);

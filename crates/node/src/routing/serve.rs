@@ -18,8 +18,10 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use tables::Tables;
 
-/// Longest sleep: the stop flag and the ports' carriers are looked at that often, ms.
-const IDLE: u16 = 50;
+/// The carriers of ports with circuits are looked at that often, ms.
+const CARRIERS: u16 = 50;
+/// Longest sleep where there are none, ms. Who changes the plan or sets the stop flag rings.
+const IDLE: u16 = 1000;
 /// Frames taken from one TAP before the next one's turn.
 const BURST: usize = 64;
 const FRAME_MAX: usize = 1 << 16;
@@ -47,16 +49,21 @@ fn learn(node: &Node, stop: &AtomicBool) {
     let bell = node.routing.bells.as_ref().map(|b| &b[0].1);
     let mut news = Vec::new();
     while !stop.load(Relaxed) {
-        {
+        let longest = {
             // Copies, so that nobody waits for the lock while this sleeps.
             let state = node.routing.state.lock();
             news.clear();
             news.extend(state.spaces.values().filter_map(|s| s.news.as_fd().try_clone_to_owned().ok()));
-        }
+            if state.plan.lines.is_empty() {
+                IDLE
+            } else {
+                CARRIERS
+            }
+        };
         let mut fds: Vec<PollFd<'_>> = news.iter().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)).collect();
         fds.extend(bell.map(|b| PollFd::new(b.as_fd(), PollFlags::POLLIN)));
         // EINTR and the like: the loop looks at everything anyway.
-        let _ = poll(&mut fds, IDLE);
+        let _ = poll(&mut fds, longest);
         let rung = hush(bell);
         if node.routing.look(false) || rung {
             node.learn();
