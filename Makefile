@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # make demo       a whole region on this machine, real traffic, one table  (root)
-# make test       what CI runs, at most 15 minutes on 2 cores               (root for the XDP and namespace tests)
+# make test       what CI runs; its aim are 15 minutes on 2 cores             (root for the XDP and namespace tests)
 # make test-long  the rest: long differentials and models, SIGKILL by the hundred, mutants, an hour of fuzzing, the package; hours
 # make bench      the headlines in at most 15 minutes: table and JSON        make bench-full  every bench with all sizes; hours
 # make peers      the same beside Open vSwitch and Linux

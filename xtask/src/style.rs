@@ -17,6 +17,7 @@ const PURE_CRATES: &[&str] = &[
     "gateway",
     "conntrack",
     "conntrack-compact",
+    "shaper",
     "pipeline",
     "cache",
     "chip",
