@@ -10,7 +10,7 @@ use crate::user::UserRunner;
 use crate::workload::{Workload, FIRST_VNI, PACKET_SLOT, VTEP};
 use crate::{cpu, report, stats, Context, Error, Report};
 use abi::{IfIndex, Vni};
-use controller::core::paths::{Budget, ClusterPaths, Demand};
+use controller_core::paths::{Budget, ClusterPaths, Demand};
 use model::{Name, ServedBy};
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;

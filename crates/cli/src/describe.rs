@@ -4,8 +4,8 @@
 use crate::output::{self, show, table, Format};
 use crate::Global;
 use anyhow::Context;
-use controller::core::fleet::NodeView;
 use controller::types::Description;
+use controller_core::fleet::NodeView;
 use model::Kind;
 use node::client::{escape, Client};
 use node::types::Status;

@@ -3,8 +3,8 @@
 
 use crate::output::{fitting, show, table};
 use crate::Global;
-use controller::core::assign::ClusterView;
 use controller::placing::{Rebalanced, TenantView};
+use controller_core::assign::ClusterView;
 use node::client::{escape, Client};
 use std::process::ExitCode;
 

@@ -3,7 +3,6 @@
 
 use crate::authenticate::Peer;
 use crate::config::Config;
-use crate::core::credentials::Sort;
 use crate::init::init;
 use crate::openapi::{document, REQUESTS};
 use crate::service::Controller;
@@ -12,6 +11,7 @@ use crate::types::NewCredential;
 use axum::body::{to_bytes, Body};
 use axum::http::{Request, StatusCode};
 use axum::Router;
+use controller_core::credentials::Sort;
 use model::{Access, Kind};
 use serde_json::Value;
 use std::sync::Arc;
@@ -202,7 +202,7 @@ async fn wrong_requests_get_the_status_that_says_how() {
     let token = api.token("readOnly");
     let gone = "[[\"Role\", \"readOnly\"]]";
     assert_eq!(api.send("POST", "/v1/apply?names=true&deletes=1", Some("operator"), gone).await.0, StatusCode::OK);
-    let hash = (crate::core::credentials::hash(token.as_bytes()), Sort::Token);
+    let hash = (controller_core::credentials::hash(token.as_bytes()), Sort::Token);
     assert!(crate::authenticate::principal(&api.controller, &hash).is_err());
 }
 

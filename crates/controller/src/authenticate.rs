@@ -2,11 +2,11 @@
 //! Who asks: by a token, or by the certificate of the connection. A credential that is not known, has ended or was revoked, and one whose
 //! Role is gone, opens nothing.
 
-use crate::core::access::Principal;
-use crate::core::credentials::{hash, Sort};
 use crate::refusal::Refusal;
 use crate::service::{now_ms, Caller, Controller};
 use axum::http::{header, HeaderMap};
+use controller_core::access::Principal;
+use controller_core::credentials::{hash, Sort};
 use std::net::SocketAddr;
 
 /// What is known of a connection.

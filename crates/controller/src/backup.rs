@@ -3,7 +3,6 @@
 //! of a snapshot, so it is of one revision while changes go on; a file that was cut or changed is not taken for one.
 
 use crate::config::Config;
-use crate::core::credentials::hash_of;
 use crate::refusal::Refusal;
 use crate::server::STORE;
 use crate::service::Controller;
@@ -11,6 +10,7 @@ use crate::store::embedded::Embedded;
 use crate::store::etcd::{Etcd, Fence};
 use crate::store::{Compare, Outcome, Snapshot, Store, Write};
 use crate::{credentials, keys, schema};
+use controller_core::credentials::hash_of;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::io::{BufRead, BufReader};

@@ -6,13 +6,13 @@
 //! gets an answer of its own. Only changes of what is inside VPCs join others: of those a plan can be taken back in any state of the rest, and
 //! who may make them does not depend on one that is planned before. All others, and those that compare with what somebody saw, go alone.
 
-use crate::core::access::Principal;
-use crate::core::credentials::Sort;
-use crate::core::region::{Proposal, Unfit, Wish};
 use crate::keys;
 use crate::refusal::Refusal;
 use crate::service::{Caller, Controller, Core};
 use crate::store::{Compare, Outcome, Write};
+use controller_core::access::Principal;
+use controller_core::credentials::Sort;
+use controller_core::region::{Proposal, Unfit, Wish};
 use model::{Access, ConfigError, Documents, Kind};
 use node::audit::{Event, Origin};
 use node::body::read_documents;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Making, listing and revoking credentials.
 
-use crate::core::credentials::{hash, token, Credential, Sort, DAYS_MAX};
 use crate::keys;
 use crate::pki::Pki;
 use crate::refusal::Refusal;
 use crate::service::{now_ms, Controller};
 use crate::store::{end_of, Compare, Outcome, Revision, Store, Write};
 use crate::types::{Made, NewCredential};
+use controller_core::credentials::{hash, token, Credential, Sort, DAYS_MAX};
 
 /// Entries that are read at once.
 const PAGE: usize = 1000;

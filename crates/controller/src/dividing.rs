@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which parts of public pools are due to another node, and whether a pool is enough for the nodes that serve it (`core/division.rs` decides).
 
-use crate::core::division::{divide, nodes_max, Holder};
-use crate::core::region::Proposal;
 use crate::service::Core;
+use controller_core::division::{divide, nodes_max, Holder};
+use controller_core::region::Proposal;
 use model::{Documents, Kind, Name, Object, Pair, PublicPool, Share};
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;

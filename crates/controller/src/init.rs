@@ -3,7 +3,6 @@
 //! with which the controller starts. The folder is made whole or not at all.
 
 use crate::config::{Config, FILE};
-use crate::core::credentials::Sort;
 use crate::pki::{self, Pki};
 use crate::refusal::Refusal;
 use crate::server::STORE;
@@ -13,6 +12,7 @@ use crate::store::etcd::{Etcd, Fence};
 use crate::store::{Compare, Outcome, Store, Write};
 use crate::types::NewCredential;
 use crate::{credentials, keys, schema};
+use controller_core::credentials::Sort;
 use model::Documents;
 use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The controller: what a region should be, and how its nodes come to know. The design is in `docs/design/controller.md`.
-//! [`core`] decides and does no I/O; everything else here is the way in and out of it.
+//! [`controller_core`] decides and does no I/O; everything else here is the way in and out of it.
 #![forbid(unsafe_code)]
 
 mod api;
@@ -11,7 +11,6 @@ pub mod backup;
 mod body;
 mod changing;
 pub mod config;
-pub mod core;
 mod credentials;
 mod dividing;
 pub mod init;

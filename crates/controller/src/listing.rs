@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `GET /v1/objects/KIND`: objects as they were when the listing began, in pages; what the caller may not see is passed over.
 
-use crate::core::access::Principal;
 use crate::refusal::Refusal;
 use crate::service::{absent, Controller};
+use controller_core::access::Principal;
 use model::{Kind, Listing, Object, Position, Selector, Snapshot, Wanted};
 use node::error::NodeError;
 use node::listing::{lines, Pages, Text};

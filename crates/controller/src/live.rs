@@ -3,9 +3,9 @@
 //! objects are in `GET /v1/watch`.
 
 use crate::authenticate::Grant;
-use crate::core::fleet::NodeView;
-use crate::core::samples::Sample;
 use crate::service::{Caller, Controller};
+use controller_core::fleet::NodeView;
+use controller_core::samples::Sample;
 use node::audit::Event;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `GET /metrics`: the region for Prometheus. What can be read off the controller is read at each scrape; requests alone are counted.
 
-use crate::core::admission::Admission;
-use crate::core::fleet::NodeView;
 use crate::refusal::Refusal;
 use crate::service::Controller;
 use axum::http::StatusCode;
+use controller_core::admission::Admission;
+use controller_core::fleet::NodeView;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::counter::Counter;
@@ -104,7 +104,7 @@ impl Metrics {
 struct Scrape {
     status: crate::types::Status,
     nodes: Vec<NodeView>,
-    levels: Option<crate::core::samples::Sample>,
+    levels: Option<controller_core::samples::Sample>,
 }
 
 /// States of a node, all of which are told so that an absent one is zero.

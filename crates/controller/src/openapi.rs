@@ -3,7 +3,6 @@
 //! OpenAPI 3.1 document that it serves.
 
 use crate::api::{ApplyQuery, MoveBody, NoQuery, RebalanceQuery};
-use crate::core::assign::ClusterView;
 use crate::listing::ListQuery;
 use crate::live::LiveLine;
 use crate::placing::{Rebalanced, TenantView};
@@ -14,6 +13,7 @@ use crate::trace::{TraceAnswer, TraceRequest};
 use crate::types::{Credential, Description, LevelsView, Made, Me, NewCredential, NodeView, Reason, Status, WatchLine};
 use crate::upstream::UpstreamQuery;
 use crate::watch::WatchQuery;
+use controller_core::assign::ClusterView;
 use model::{Access, Kind};
 use node::audit::Event;
 use node::distribution::{Message, Report, Switched, Upstream};

@@ -2,12 +2,12 @@
 //! Where tenants are served on the nodes of their clusters: what the core decides (`core/paths.rs`) from what nodes measured, is written to the store
 //! and then told. Nodes serve by what they were told last, whether the controller is there or not.
 
-use crate::core::paths::{Budget, ClusterPaths, Demand, Switch};
-use crate::core::region::Region;
 use crate::keys;
 use crate::refusal::Refusal;
 use crate::service::{now_ms, Controller, Core};
 use crate::store::{end_of, Outcome, Snapshot, Write};
+use controller_core::paths::{Budget, ClusterPaths, Demand, Switch};
+use controller_core::region::Region;
 use model::{Name, ServedBy, Tenant};
 use node::audit::{Event, Origin};
 use node::paths::Paths;

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Placing tenants and moving them: what the core decides (`core/assign.rs`, `core/moving.rs`) is written to the store and then followed.
+//! Placing tenants and moving them: what the core decides (`controller_core::assign`, `moving`) is written to the store and then followed.
 //! Whatever is half-way is in the store, so that a controller which comes back goes on.
 
-use crate::core::admission::Admission;
-use crate::core::assign::{Assignment, ClusterView, Wanted};
-use crate::core::fleet::NodeView;
-use crate::core::moving::{Facts, Placement, Step};
-use crate::core::region::Places;
 use crate::keys;
 use crate::refusal::Refusal;
 use crate::service::{absent, now_ms, Caller, Controller, Core};
 use crate::store::{Outcome, Write};
+use controller_core::admission::Admission;
+use controller_core::assign::{Assignment, ClusterView, Wanted};
+use controller_core::fleet::NodeView;
+use controller_core::moving::{Facts, Placement, Step};
+use controller_core::region::Places;
 use model::{Kind, Name, Object};
 use node::audit::{Event, Origin};
 use schemars::JsonSchema;

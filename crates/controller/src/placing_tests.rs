@@ -2,13 +2,13 @@
 //! Tenants get clusters, are refused, and move, over a store from which a controller begins again at every step.
 
 use crate::config::Config;
-use crate::core::access::Principal;
-use crate::core::credentials::Sort;
 use crate::init::init;
 use crate::placing::TenantView;
 use crate::search::SearchQuery;
 use crate::service::{now_ms, Caller, Controller};
 use crate::store::embedded::Embedded;
+use controller_core::access::Principal;
+use controller_core::credentials::Sort;
 use model::{Access, Name};
 use node::consent::Consent;
 use node::distribution::Report;
@@ -326,7 +326,7 @@ fn a_move_goes_on_after_a_kill_at_every_step() {
                 let with = |n| move |_| Report { handovers: [("blue".into(), of(n))].into(), ..Report::default() };
                 world.nodes_tell(&NODES, with(0));
                 world.nodes_tell(&["a2"], with(7));
-                let late = now_ms() + 2 * crate::core::moving::DRAIN_MS;
+                let late = now_ms() + 2 * controller_core::moving::DRAIN_MS;
                 world.settle(late);
                 let states = ["red", "blue"].map(|t| world.tenant(t).state);
                 assert!(states.iter().all(|s| s.ends_with("waits for 7 sessions to end")), "{states:?}");

@@ -2,7 +2,6 @@
 //! Requests of those who look: the dashboard's, and a scraper's.
 
 use crate::api::{answer, blocking, lines, NoQuery, Shared};
-use crate::core::placement::{Levels, RESOURCES};
 use crate::refusal::Refusal;
 use crate::search::SearchQuery;
 use crate::service::Caller;
@@ -13,6 +12,7 @@ use axum::extract::{Extension, Path, Query, State};
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use axum::Json;
+use controller_core::placement::{Levels, RESOURCES};
 use futures_util::stream::unfold;
 use schemars::JsonSchema;
 use serde::Deserialize;

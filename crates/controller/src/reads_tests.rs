@@ -2,12 +2,12 @@
 //! What those get who look: searches, traces, events, the dashboard; and that a tenant gets what is its own.
 
 use crate::api_tests::Api;
-use crate::core::access::Principal;
-use crate::core::region::Region;
 use crate::search::{search, SearchQuery};
 use crate::service::Core;
 use axum::body::{to_bytes, Body};
 use axum::http::{Request, StatusCode};
+use controller_core::access::Principal;
+use controller_core::region::Region;
 use model::{Access, Documents};
 use serde_json::{json, Value};
 use std::collections::BTreeMap;

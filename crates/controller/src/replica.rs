@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One of several controllers over one store. Each follows the store; one of them leads (`core::leader`), and takes changes and the nodes'
+//! One of several controllers over one store. Each follows the store; one of them leads (`controller_core::leader`), and takes changes and the nodes'
 //! streams. The others answer what they know, say how old it is, and hand the rest on to the leader as the one that they were asked by.
 //!
 //! Whoever comes to lead first finishes what the one before left pending, then follows until it knows all of it, and only then may write
 //! (`Fence::Term`). The fence changes under the lock of the region, so that nothing is planned in one term and written in another.
 
 use crate::authenticate::FOR;
-use crate::core::access::Principal;
-use crate::core::credentials::Sort;
-use crate::core::leader::{Leadership, Office};
-use crate::core::region::{Places, Wish};
 use crate::keys;
 use crate::openapi::Led;
 use crate::paths::Served;
@@ -22,6 +18,10 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header;
 use axum::response::Response;
+use controller_core::access::Principal;
+use controller_core::credentials::Sort;
+use controller_core::leader::{Leadership, Office};
+use controller_core::region::{Places, Wish};
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use model::{Access, Documents, Kind};

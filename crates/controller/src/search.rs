@@ -2,11 +2,11 @@
 //! `GET /v1/search`: Tenants, VPCs, VMs and what carries them, by a part of a name, a VNI or an address; and what a Tenant has. Who
 //! asks finds what it may see: a tenant's own objects are looked through, since an index of all would be full of others.
 
-use crate::core::access::Principal;
-use crate::core::region::Region;
-use crate::core::search::KINDS;
 use crate::refusal::Refusal;
 use crate::service::{absent, Core};
+use controller_core::access::Principal;
+use controller_core::region::Region;
+use controller_core::search::KINDS;
 use ipnet::IpNet;
 use model::{Access, Kind, Model, Name, Object, Tenant, Vm};
 use node::usage::Usage;

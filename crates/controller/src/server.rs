@@ -4,7 +4,6 @@
 use crate::authenticate::Peer;
 use crate::body::Whole;
 use crate::config::Config;
-use crate::core::credentials::hash;
 use crate::replica::Replica;
 use crate::service::Controller;
 use crate::store::embedded::Embedded;
@@ -12,6 +11,7 @@ use crate::store::etcd::{Etcd, Fence};
 use crate::store::{Store, StoreError};
 use axum::extract::Request;
 use axum::Router;
+use controller_core::credentials::hash;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -53,7 +53,7 @@ pub fn run(file: &Path) -> Result<(), String> {
         let tls = controller.pki.server(&config.names)?;
         let sampled = controller.clone();
         tokio::spawn(async move {
-            let mut ticks = tokio::time::interval(Duration::from_millis(crate::core::samples::STEP_MS));
+            let mut ticks = tokio::time::interval(Duration::from_millis(controller_core::samples::STEP_MS));
             loop {
                 ticks.tick().await;
                 let controller = sampled.clone();

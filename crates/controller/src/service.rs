@@ -4,14 +4,6 @@
 
 use crate::changing::Changes;
 use crate::config::Config;
-use crate::core::access::Principal;
-use crate::core::assign::Assignment;
-use crate::core::credentials::Credential;
-use crate::core::fleet::{Fleet, NodeView};
-use crate::core::hosts::Hosts;
-use crate::core::moving::Placement;
-use crate::core::region::{Proposal, Region};
-use crate::core::samples::{Sample, Samples};
 use crate::dividing::Inputs;
 use crate::metrics::Metrics;
 use crate::paths::Served;
@@ -22,6 +14,14 @@ use crate::store::{end_of, Snapshot, Store};
 use crate::types::{Description, OnNode, Status};
 use crate::wakes::Wakes;
 use crate::{keys, schema};
+use controller_core::access::Principal;
+use controller_core::assign::Assignment;
+use controller_core::credentials::Credential;
+use controller_core::fleet::{Fleet, NodeView};
+use controller_core::hosts::Hosts;
+use controller_core::moving::Placement;
+use controller_core::region::{Proposal, Region};
+use controller_core::samples::{Sample, Samples};
 use model::{Documents, Kind, Name, Object};
 use node::audit::{Audit, Event, Origin};
 use node::distribution::Report;
@@ -63,7 +63,7 @@ pub struct Caller {
     /// Who.
     pub principal: Principal,
     /// The hash of the credential, to see whether it still holds.
-    pub credential: (String, crate::core::credentials::Sort),
+    pub credential: (String, controller_core::credentials::Sort),
     /// From where.
     pub from: String,
 }

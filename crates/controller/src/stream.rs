@@ -3,10 +3,10 @@
 //! are no longer kept, everything; then each change as it comes. The next piece is made when the node has taken the one before.
 
 use crate::authenticate::Grant;
-use crate::core::feed::Gone;
-use crate::core::region::Whole;
 use crate::refusal::Refusal;
 use crate::service::{now_ms, Caller, Controller};
+use controller_core::feed::Gone;
+use controller_core::region::Whole;
 use model::Name;
 use node::distribution::{blocks, Message, ALIVE_S, PROTOCOL};
 use schemars::JsonSchema;

@@ -3,9 +3,9 @@
 //! region's intent: of the VPCs that the packet can meet, the two VMs, and the routes that cover the destination, which decides as all of
 //! them would. The underlay is made up. What a node has in fact says `tunny trace` on its machine.
 
-use crate::core::access::Principal;
 use crate::refusal::Refusal;
 use crate::service::Core;
+use controller_core::access::Principal;
 use model::{Documents, Gateway, Kind, Model, Name, Object, Prefix, Scope, Via, Vm};
 use node::offline::{Offline, PORT};
 use node::trace::{Changed, Report, Request, Step};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the controller's API speaks beside documents and what a node's API speaks too.
 
-pub use crate::core::credentials::{Credential, Sort};
-pub use crate::core::fleet::NodeView;
-pub use crate::core::samples::Sample;
+pub use controller_core::credentials::{Credential, Sort};
+pub use controller_core::fleet::NodeView;
+pub use controller_core::samples::Sample;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

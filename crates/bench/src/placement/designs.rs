@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Other designs of placement, to be set beside the one that the controller has. Each is a function of tenants and clusters that knows no past.
 
-use controller::core::placement::Amounts;
+use controller_core::placement::Amounts;
 
 /// Where each tenant goes: rendezvous hashing with weights by capacity. A tenant goes to the cluster of the highest score −weight ÷ ln(hash).
 pub fn hashed(tenants: &[Amounts], clusters: &[Amounts]) -> Vec<usize> {

@@ -7,9 +7,7 @@ mod population;
 pub use population::Population;
 
 use crate::{report::round, Context, Error, Goal, Report};
-use controller::core::placement::{
-    Amounts, Change, ClusterId, Evenness, Levels, Plan, Region, Resource, UnitId, Usage,
-};
+use controller_core::placement::{Amounts, Change, ClusterId, Evenness, Levels, Plan, Region, Resource, UnitId, Usage};
 use std::time::Instant;
 
 /// Thousandths above the mean that a plan may leave.
@@ -65,9 +63,9 @@ fn seconds<T>(f: impl FnOnce() -> T) -> (T, f64) {
 
 /// Places the tenants, adds a cluster like the first, fills it, makes the region even again after the largest tenants have doubled.
 fn show(tenants: &[Amounts], capacities: &[Amounts]) -> Result<Shown, Error> {
-    let refused = |r: controller::core::placement::Refusal| Error::Failed {
+    let refused = |r: controller_core::placement::Refusal| Error::Failed {
         what: "placing tenants".into(),
-        why: r.sentence(&controller::core::placement::Numbers),
+        why: r.sentence(&controller_core::placement::Numbers),
     };
     let mut region = region_of(capacities);
     let list: Vec<(UnitId, Amounts)> = tenants.iter().enumerate().map(|(n, d)| (UnitId(n as u32), *d)).collect();

@@ -3,7 +3,7 @@
 //! sessions and traffic a VM by a lognormal law. Traffic is as uneven as the Sailfish paper found it: a twentieth of the entries carries 95% of it
 //! (§4.2; sigma 3.29).
 
-use controller::core::placement::{Amounts, Resource};
+use controller_core::placement::{Amounts, Resource};
 use rand::{RngExt, SeedableRng};
 use rand_xoshiro::SplitMix64;
 

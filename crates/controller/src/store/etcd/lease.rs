@@ -2,7 +2,7 @@
 //! Leases of etcd: whoever leads has put the key `leader` under its own, and the key goes when the lease ends.
 
 use super::Shared;
-use crate::core::leader::{Ballot, Leader};
+use controller_core::leader::{Ballot, Leader};
 use etcd_client::{Compare, CompareOp, Error, PutOptions, Txn, TxnOp, TxnOpResponse};
 use std::sync::Arc;
 

@@ -2,7 +2,7 @@
 //! What a what-if file says: a region, its tenants, and changes.
 
 use bench::placement::Population;
-use controller::core::placement::{capacity, peers, Amounts, Engine, Levels, Node as Gateway, Resource, RESOURCES};
+use controller_core::placement::{capacity, peers, Amounts, Engine, Levels, Node as Gateway, Resource, RESOURCES};
 use model::reading::{count, name, number, percent, span, traffic, Fields, Reading};
 use model::yaml::{self, Node, Pos};
 use std::collections::BTreeMap;

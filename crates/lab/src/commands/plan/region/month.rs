@@ -4,7 +4,7 @@
 
 use super::scenario::count_moves;
 use bench::placement::Population;
-use controller::core::placement::{
+use controller_core::placement::{
     Amounts, Change, ClusterId, Event, Levels, Plan, Raised, Refusal, Region, Remedy, Resource, UnitId,
 };
 use rand::{RngExt, SeedableRng};
@@ -322,7 +322,7 @@ fn name(unit: UnitId) -> String {
 /// Clusters are numbered from 1.
 struct Said;
 
-impl controller::core::placement::Names for Said {
+impl controller_core::placement::Names for Said {
     fn unit(&self, unit: UnitId) -> String {
         name(unit)
     }

@@ -3,7 +3,7 @@
 
 use super::file::{drawn_number, shown, units, Cluster, Scenario, Step, Tenant};
 use bench::placement::Population;
-use controller::core::placement::{
+use controller_core::placement::{
     Amounts, Change, ClusterId, Evenness, Event, Names, Plan, Raised, Refusal, Region, Remedy, Resource, UnitId, Usage,
 };
 use model::quantity::show_bits;
@@ -192,9 +192,9 @@ fn view(c: &Cluster) -> ClusterView {
     let mut kinds: Vec<(&str, usize)> = Vec::new();
     for node in &c.nodes {
         let engine = match node.engine {
-            controller::core::placement::Engine::Xdp => "xdp",
-            controller::core::placement::Engine::User => "user",
-            controller::core::placement::Engine::Chip => "chip",
+            controller_core::placement::Engine::Xdp => "xdp",
+            controller_core::placement::Engine::User => "user",
+            controller_core::placement::Engine::Chip => "chip",
         };
         match kinds.iter_mut().find(|k| k.0 == engine) {
             Some(kind) => kind.1 += 1,
@@ -268,7 +268,7 @@ impl World {
         }
     }
 
-    fn proposal(&self, p: &controller::core::placement::Proposal) -> String {
+    fn proposal(&self, p: &controller_core::placement::Proposal) -> String {
         let size = amounts(&p.size);
         match p.like {
             Some(like) => format!("{} like {}, or one with {size}", p.count, self.book.cluster(like)),
@@ -319,7 +319,7 @@ impl World {
 
     fn moves(&self, plan: &Plan) -> Vec<MoveView> {
         let name = |u: UnitId| self.book.members(u).join(" + ");
-        let of = |m: &controller::core::placement::Move| MoveView {
+        let of = |m: &controller_core::placement::Move| MoveView {
             tenant: name(m.unit),
             from: self.book.cluster(m.from),
             to: self.book.cluster(m.to),

@@ -4,7 +4,7 @@
 use super::scenario::{count_moves, Answer, Done, Level, MoveView, Refused};
 use chip::load::thousands;
 use commandline::output::table;
-use controller::core::placement::{Evenness, Resource};
+use controller_core::placement::{Evenness, Resource};
 
 /// Moves that are printed; JSON has all.
 const MOVES_SHOWN: usize = 20;
