@@ -44,6 +44,34 @@ int drive(struct xdp_md *ctx)
 	return XDP_ABORTED;
 }
 
+/* The same with frames of `bytes` bytes, 72 or more: the program may make them longer or shorter, so each begins with its own length. */
+SEC("xdp.frags")
+int drive_sized(struct xdp_md *ctx)
+{
+	__u32 zero = 0, have = ctx->data_end - ctx->data;
+	struct drive_state *s = bpf_map_lookup_elem(&drive_states, &zero);
+	__u64 *data;
+
+	if (!s || bpf_xdp_adjust_head(ctx, (int)have - (int)s->bytes))
+		return XDP_ABORTED;
+	__u32 index = s->next++ & (s->packets - 1);
+	struct packet_slot *p = bpf_map_lookup_elem(&packets, &index);
+
+	data = (void *)(long)ctx->data;
+	if (!p || (void *)(data + 9) > (void *)(long)ctx->data_end)
+		return XDP_ABORTED;
+#pragma unroll
+	for (int i = 0; i < 9; i++)
+		data[i] = p->words[i];
+	if ((void *)(data + 14) <= (void *)(long)ctx->data_end) {
+#pragma unroll
+		for (int i = 9; i < 14; i++)
+			data[i] = p->words[i];
+	}
+	bpf_tail_call(ctx, &under_test, 0);
+	return XDP_ABORTED;
+}
+
 SEC("xdp.frags")
 int nothing(struct xdp_md *ctx)
 {

@@ -15,6 +15,7 @@ pub mod cores;
 pub mod cpu;
 pub mod delay;
 pub mod drive;
+pub mod edge;
 pub mod fast_slow;
 pub mod filter;
 pub mod filter_change;

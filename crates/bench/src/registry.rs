@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The benches by name. Names stay: results of different versions are compared by them.
 use crate::{
-    agent, chip_model, classify, compact, completion, cores, cpu, delay, drive, fast_slow, filter, filter_change,
+    agent, chip_model, classify, compact, completion, cores, cpu, delay, drive, edge, fast_slow, filter, filter_change,
     filter_rules, isolation, latency, load, lookups, masquerade, nat, natshare, netfilter, newconn, ovs_lookup,
     ovs_trace, peers, placement, region, rule_change, sessions, shaper, split_model, user, Context, Error, Report,
 };
@@ -181,6 +181,20 @@ pub const BENCHES: &[Bench] = &[
         what: "packets a second that `plan split` predicts of XDP alone, the Rust path alone and both at once beside what is measured, the worst",
         group: Group::Own,
         run: split_model::split_model,
+    },
+    Bench {
+        name: "edge-xdp",
+        unit: "ratio",
+        what: "a customer's frame with two tags into the cloud ÷ a packet between VMs, on the XDP program, 1M VMs in 4,000 VPCs with a site each",
+        group: Group::Own,
+        run: edge::edge_xdp,
+    },
+    Bench {
+        name: "edge-user",
+        unit: "Mpps",
+        what: "customers' frames with two tags into the cloud on the Rust path, one core, beside packets between VMs",
+        group: Group::Own,
+        run: edge::edge_user,
     },
     Bench {
         name: "shaper",

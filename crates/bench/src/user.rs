@@ -3,7 +3,7 @@
 //! counted by a sink.
 use crate::memory::MissCost;
 use crate::setup::{self, BpfNode};
-use crate::workload::{Workload, FRAME, PACKET_SLOT};
+use crate::workload::{Workload, FRAME, PACKET_SLOT, TAGGED};
 use crate::{cpu, report, Context, Error, Goal, Report};
 use abi::IfIndex;
 use gateway::{Batch, FlowCache, Frame, Gateway, Verdict, HEADROOM};
@@ -164,6 +164,9 @@ pub struct UserRunner {
     packets: Vec<u8>,
     next: usize,
     buffers: Vec<u8>,
+    /// How long each packet is, and the port by which it comes.
+    bytes: usize,
+    port: IfIndex,
 }
 
 /// Puts packet memory on huge pages, as packet memory of a port is. It is a wish: without them it runs all the same.
@@ -183,7 +186,19 @@ impl UserRunner {
     pub fn new(tables: Tables, packets: Vec<u8>, worker: u32) -> UserRunner {
         huge_pages(&packets);
         let slot = tables.slots().1 + worker;
-        UserRunner { gateway: Gateway::new(tables, slot), packets, next: 0, buffers: vec![0; BATCH * BUFFER] }
+        UserRunner {
+            gateway: Gateway::new(tables, slot),
+            packets,
+            next: 0,
+            buffers: vec![0; BATCH * BUFFER],
+            bytes: FRAME,
+            port: IfIndex(1),
+        }
+    }
+
+    /// The same with frames of two tags, which come by another port.
+    pub fn tagged(self, port: IfIndex) -> UserRunner {
+        UserRunner { bytes: TAGGED, port, ..self }
     }
 
     /// The same with a flow cache of so many lines.
@@ -227,6 +242,14 @@ impl UserRunner {
     /// One batch: copy in, process, count out.
     #[inline(always)]
     fn step<'b>(&mut self, batch: Batch<'_>, run: &mut Run) -> Batch<'b> {
+        match self.bytes {
+            FRAME => self.step_of::<FRAME>(batch, run),
+            _ => self.step_of::<TAGGED>(batch, run),
+        }
+    }
+
+    #[inline(always)]
+    fn step_of<'b, const BYTES: usize>(&mut self, batch: Batch<'_>, run: &mut Run) -> Batch<'b> {
         let mut batch = batch.recycle();
         if self.next + BATCH * PACKET_SLOT > self.packets.len() {
             self.next = 0;
@@ -237,8 +260,8 @@ impl UserRunner {
             // A network card would have put the next batch into the cache meanwhile.
             cpu::prefetch(slot.as_ptr().wrapping_add(BATCH * PACKET_SLOT));
             cpu::prefetch(slot.as_ptr().wrapping_add(BATCH * PACKET_SLOT + 64));
-            buffer[HEADROOM..HEADROOM + FRAME].copy_from_slice(&slot[..FRAME]);
-            let _ = batch.push(Frame::new(buffer, HEADROOM, FRAME, IfIndex(1)));
+            buffer[HEADROOM..HEADROOM + BYTES].copy_from_slice(&slot[..BYTES]);
+            let _ = batch.push(Frame::new(buffer, HEADROOM, BYTES, self.port));
         }
         self.gateway.process(&mut batch, node::counters::monotonic_ns());
         for frame in batch.frames() {

@@ -265,6 +265,19 @@ fn write_frame(frame: &mut [u8], from: &Vm, to: u32, entropy: u64) {
     write_plain(&mut frame[50..], GATEWAY_MAC, from.mac, from.address, to, entropy);
 }
 
+/// Bytes of a frame with two tags.
+pub const TAGGED: usize = INNER_FRAME + 8;
+
+/// Writes the frame that a CE sends to the gateway: [`TAGGED`] bytes, with an outer and an inner tag.
+pub fn write_tagged(frame: &mut [u8], ce: u64, tags: [u16; 2], source: u32, destination: u32, entropy: u64) {
+    write_plain(&mut frame[8..], GATEWAY_MAC, ce, source, destination, entropy);
+    write_ethernet(frame, 0, GATEWAY_MAC, ce);
+    for (at, tpid, vlan) in [(12, 0x88a8u16, tags[0]), (16, 0x8100, tags[1])] {
+        put(frame, at, &tpid.to_be_bytes());
+        put(frame, at + 2, &vlan.to_be_bytes());
+    }
+}
+
 /// Writes a plain frame of [`INNER_FRAME`] bytes.
 fn write_plain(frame: &mut [u8], dmac: u64, smac: u64, source: u32, destination: u32, entropy: u64) {
     write_ethernet(frame, 0, dmac, smac);
