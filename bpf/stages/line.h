@@ -33,8 +33,8 @@ __noinline int tunny_circuit_of(struct flow *w)
 	port = READ_ONCE(root->edge_ports[w->circuit >> TUNNY_CIRCUIT_PORT_SHIFT & (EDGE_PORTS - 1)]);
 	if (!(port & TUNNY_EDGE_PORT_VALID))
 		return DROP_SCOPE_LINE;
-	/* An Ethernet header would be a part of the packet there. */
-	if (port & TUNNY_EDGE_PORT_TUN && !tunny_probes.only)
+	/* At another node, to which the packet goes as it came; or an Ethernet header would be a part of the packet there. */
+	if (port & (TUNNY_EDGE_PORT_ELSEWHERE | TUNNY_EDGE_PORT_TUN) && !tunny_probes.only)
 		return PUNT + PUNT_PATH_SOFTWARE;
 	w->egress = port;
 	w->mtu = port >> TUNNY_EDGE_PORT_MTU_SHIFT & 0xffff;

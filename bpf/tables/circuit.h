@@ -13,7 +13,7 @@ static __always_inline __u32 edge_port(const struct tunny_root *root, __u32 ifin
 	for (__u32 i = 0; i < EDGE_PORTS; i++) {
 		__u64 word = READ_ONCE(root->edge_ports[i]);
 
-		if (word && (__u32)word == ifindex)
+		if ((__u32)word == ifindex && (word & (TUNNY_EDGE_PORT_VALID | TUNNY_EDGE_PORT_ELSEWHERE)) == TUNNY_EDGE_PORT_VALID)
 			return i;
 	}
 	return EDGE_PORTS;

@@ -721,6 +721,9 @@ bits! {
     EDGE_PORT_TAGS_SHIFT: u32 = 48;
     /// EDGE_PORT: the port is being changed, so that its frames are left to the host.
     EDGE_PORT_CHANGES: u64 = 1 << 50;
+    /// EDGE_PORT: the port is at another node, and no interface here. Its word in edge_tpids has that node's numbers as an NC, each plus 1: by IPv4 in
+    /// the lower 32 bits, by IPv6 in the upper ones; 0: it has no such address.
+    EDGE_PORT_ELSEWHERE: u64 = 1 << 52;
     /// EDGE_PORT: a tunnel interface (TUN), whose packets have no Ethernet header. Only the software path serves it.
     EDGE_PORT_TUN: u64 = 1 << 51;
 

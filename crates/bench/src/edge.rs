@@ -44,7 +44,8 @@ fn make_edge(writer: &mut Writer, workload: &Workload, port: IfIndex) -> Result<
     });
     let commit = tables::Commit { tenants: tenants.collect(), ..tables::Commit::default() };
     writer.commit(&commit).map_err(Error::failed("a commit"))?;
-    let port = EdgePortSpec { number: 0, ifindex: port, mtu: 1500, tags: 2, tpids: [0x88a8, 0x8100], tun: false };
+    let port =
+        EdgePortSpec { number: 0, ifindex: port, mtu: 1500, tags: 2, tpids: [0x88a8, 0x8100], tun: false, at: None };
     let circuit = |vpc| CircuitSpec {
         port: 0,
         customer: tags(vpc)[0],

@@ -6,9 +6,12 @@
 mod region;
 
 use abi::IfIndex;
+use lab::shell::Namespace;
 use lab::traffic;
 use node::afpacket::PacketSocket;
+use node::client::Client;
 use region::{inside, region, wait, Region};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -63,8 +66,12 @@ fn icmp(src: [u8; 4], dst: [u8; 4], kind: u8, rest: &[u8]) -> Vec<u8> {
 impl Ce {
     /// Makes the link, of which `edgeN` is the node's port, and stands at its far end.
     fn new(region: &Region, n: u8) -> Ce {
+        Ce::at(&region.ns("gw"), n)
+    }
+
+    /// The same at a node in another namespace.
+    fn at(gw: &Namespace, n: u8) -> Ce {
         let (port, link) = (format!("edge{n}"), format!("ce{n}"));
-        let gw = region.ns("gw");
         gw.run(&format!("ip link add {port} type veth peer name {link}")).unwrap();
         for dev in [&port, &link] {
             gw.run(&format!("sysctl -q -w net.ipv6.conf.{dev}.disable_ipv6=1")).unwrap();
@@ -84,17 +91,17 @@ impl Ce {
             to_send,
             thread: None,
         };
-        ce.thread = Some(ce.serve(region));
+        ce.thread = Some(ce.serve(gw));
         ce
     }
 
-    fn serve(&self, region: &Region) -> JoinHandle<()> {
+    fn serve(&self, gw: &Namespace) -> JoinHandle<()> {
         let (mac, tags) = (self.mac, self.tags.clone());
-        let said = region.ns("gw").run(&format!("ip -o link show dev {}", self.link)).unwrap();
+        let said = gw.run(&format!("ip -o link show dev {}", self.link)).unwrap();
         let index: u32 = said.split(':').next().unwrap().parse().unwrap();
         let (stop, answered) = (self.stop.clone(), self.answered.clone());
         let (came, to_send) = (self.came.clone(), self.to_send.clone());
-        inside(&region.ns("gw"), move || {
+        inside(gw, move || {
             let mut socket = PacketSocket::open(IfIndex(index), None).unwrap();
             socket.keep_tags(true);
             while !stop.load(Ordering::Relaxed) {
@@ -248,6 +255,140 @@ fn sites_behind_q_in_q_reach_their_vms_and_are_reached_in_each_engine() {
     let ping = traffic::ping(&region.ns("blue-1"), "10.9.0.5", 2, &["-i", "0.05", "-W", "1"]).unwrap();
     assert_eq!(ping.received, 0, "{}", ping.output);
     assert!(region.drops("scope_line") >= 2);
+    let counters = region.node().unwrap().counters().unwrap();
+    assert!(counters.balanced, "{counters:?}");
+}
+
+/// A second node, at which the line ends: a namespace of its own on the underlay, with a port towards the CE.
+struct Far {
+    space: Namespace,
+    node: Child,
+    socket: std::path::PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+const FAR: [&str; 2] = ["198.18.0.77", "fd98::77"];
+
+impl Far {
+    /// Makes the namespace, and a cable to the region's router.
+    fn space(region: &Region) -> Namespace {
+        let (net, far) = (region.ns("net"), region.ns("far"));
+        let run = |ns: &Namespace, line: &str| drop(ns.run(line).unwrap_or_else(|e| panic!("{line}: {e}")));
+        assert!(Command::new("ip").args(["netns", "add", &far.0]).status().unwrap().success());
+        run(&far, "ip link set lo up");
+        far.sysctl(&[("net.ipv4.conf.all.rp_filter", "0"), ("net.ipv4.conf.default.rp_filter", "0")]).unwrap();
+        run(&far, &format!("ip link add up0 mtu 1600 type veth peer name to-far netns {}", net.0));
+        for (ns, dev, end) in [(&far, "up0", 2), (&net, "to-far", 1)] {
+            run(ns, &format!("ip link set dev {dev} mtu 1600"));
+            run(ns, &format!("ip addr add 198.19.77.{end}/24 dev {dev}"));
+            run(ns, &format!("ip addr add fd98:77::{end}/64 dev {dev} nodad"));
+            run(ns, &format!("ip link set dev {dev} up"));
+        }
+        run(&net, "ethtool -K to-far tx off gro on");
+        for (addr, length) in FAR.iter().zip([32, 128]) {
+            run(&far, &format!("ip addr add {addr}/{length} dev lo nodad"));
+        }
+        run(&far, "ip route add default via 198.19.77.1");
+        run(&far, "ip -6 route add default via fd98:77::1");
+        run(&net, &format!("ip route add {}/32 via 198.19.77.2", FAR[0]));
+        run(&net, &format!("ip -6 route add {}/128 via fd98:77::2", FAR[1]));
+        far
+    }
+
+    /// Starts the node with what the region's node has, but for addresses, and these documents.
+    fn start(region: &Region, space: Namespace, documents: &str) -> Far {
+        let dir = tempfile::tempdir().unwrap();
+        let (socket, files) = (dir.path().join("far.sock"), dir.path().join("far.yaml"));
+        let text: String =
+            ["vpc", "nc", "vm", "peering"].map(|kind| region.tunny(&["get", kind, "-o", "yaml"])).join("---\n");
+        let routes: Vec<serde_json::Value> =
+            serde_json::from_str(&region.tunny(&["get", "route", "-o", "json"])).unwrap();
+        let inside = routes.iter().filter(|r| ["local", "peer"].contains(&r["spec"]["scope"].as_str().unwrap()));
+        let routes: String = inside.map(|r| format!("---\n{r}\n")).collect();
+        let gateway = format!(
+            "---\n{{apiVersion: tunny/v1, kind: Gateway, metadata: {{name: far}}, spec: {{vtep: {{ipv4: {}, ipv6: '{}'}}, uplinks: [up0]}}}}\n",
+            FAR[0], FAR[1]
+        );
+        std::fs::write(&files, format!("{text}{routes}{gateway}---\n{documents}")).unwrap();
+        let log = std::fs::File::create(dir.path().join("far.log")).unwrap();
+        let node = Command::new("nsenter")
+            .arg(format!("--net=/run/netns/{}", space.0))
+            .arg(env!("CARGO_BIN_EXE_tunny"))
+            .args(["node", "--instance", &space.0, "--flow-cache", "4", "--socket"])
+            .arg(&socket)
+            .arg("--state")
+            .arg(dir.path().join("state"))
+            .arg("--config")
+            .arg(&files)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let far = Far { space, node, socket, _dir: dir };
+        wait("the second node", || far.tunny(&["get", "status"]));
+        far
+    }
+
+    fn tunny(&self, args: &[&str]) -> Option<String> {
+        let out =
+            Command::new(env!("CARGO_BIN_EXE_tunny")).arg("--socket").arg(&self.socket).args(args).output().unwrap();
+        out.status.success().then(|| String::from_utf8(out.stdout).unwrap())
+    }
+
+    fn forwarded(&self) -> u64 {
+        let counters: serde_json::Value = Client::new(&self.socket).unwrap().get("/v1/counters").unwrap();
+        counters["total"]["forwarded"].as_u64().unwrap_or_else(|| panic!("{counters}"))
+    }
+}
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        let _ = self.node.kill();
+        let _ = self.node.wait();
+        let _ = Command::new("ip").args(["netns", "del", &self.space.0]).status();
+        let _ = std::fs::remove_dir_all(format!("/sys/fs/bpf/tunny/{}", self.space.0));
+    }
+}
+
+/// The hosts know the region's node alone, and the line ends at another one: there the packets go as they came, and the site's come from there.
+#[test]
+fn a_line_at_another_node_is_reached_by_way_of_the_gateway() {
+    let Some(region) = region("cefar") else { return };
+    let space = Far::space(&region);
+    let ce = Ce::at(&space, 2);
+    let overlay = "{apiVersion: tunny/v1, kind: Overlay, metadata: {name: blue-site}, spec: {vpc: blue, port: east, customer: 100, overlay: 7, mac: '02:00:00:00:ce:02'}}
+---
+{apiVersion: tunny/v1, kind: Route, spec: {vpc: blue, prefix: 10.9.0.0/24, scope: line}}
+---
+{apiVersion: tunny/v1, kind: EdgePort, metadata: {name: east}, spec: ";
+    let far = Far::start(&region, space, &format!("{overlay}{{interface: edge2}}}}\n"));
+    region.apply(&format!("{overlay}{{at: [{}, '{}']}}}}\n", FAR[0], FAR[1]));
+    for engine in ["auto", "af_packet"] {
+        let text = region.tunny(&["get", "gateway", "-o", "json"]);
+        let mut gateway: serde_json::Value = serde_json::from_str(&text).unwrap();
+        gateway[0]["spec"]["engine"] = engine.into();
+        region.apply(&gateway[0].to_string());
+        let (before, answered) = (far.forwarded(), ce.answered.load(Ordering::Relaxed));
+        let ping = traffic::ping(&region.ns("blue-1"), "10.9.0.5", 5, &["-i", "0.05"]).unwrap();
+        assert_eq!((ping.sent, ping.received), (5, 5), "{engine}: {}", ping.output);
+        // By one gateway TTL goes down once each way: the CE answers with 64.
+        assert!(ping.output.contains("ttl=63"), "{}", ping.output);
+        assert_eq!(ce.answered.load(Ordering::Relaxed) - answered, 5, "{engine}");
+        assert!(far.forwarded() - before >= 10, "both ways go by the edge");
+        let heard_before = heard(&region, "blue-1");
+        ce.ping(BLUE_MAC, VM, 30);
+        ce.replied(BLUE_MAC, VM, 30);
+        assert_eq!(heard(&region, "blue-1") - heard_before, 1);
+    }
+    // What a trace says; and a port that is at this node after all has an interface.
+    let trace = region.tunny(&["trace", "vni=100", "from=172.31.1.2", "src=10.0.0.11", "dst=10.9.0.5", "udp"]);
+    assert!(trace.contains(&format!("its line is at another node: sent to {}", FAR[0])), "{trace}");
+    // It goes, and with it the way.
+    region.tunny(&["delete", "--yes", "overlay/blue-site"]);
+    let ping = traffic::ping(&region.ns("blue-1"), "10.9.0.5", 2, &["-i", "0.05", "-W", "1"]).unwrap();
+    assert_eq!(ping.received, 0, "{}", ping.output);
+    region.tunny(&["delete", "--yes", "edgeport/east"]);
     let counters = region.node().unwrap().counters().unwrap();
     assert!(counters.balanced, "{counters:?}");
 }

@@ -3,13 +3,16 @@
 
 use abi::Vni;
 use model::{Model, Overlay, Shape};
+use std::net::IpAddr;
 use tables::CircuitSpec;
 
 /// An edge port by the name of its interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EdgePortPlan {
-    /// Interface.
-    pub interface: String,
+    /// Interface. None: it is at another node.
+    pub interface: Option<String>,
+    /// Tunnel addresses of that node.
+    pub at: Vec<IpAddr>,
     /// Its number at this edge.
     pub number: u8,
     /// Tags of its frames.
@@ -49,6 +52,7 @@ pub(crate) fn plan(model: &Model) -> EdgePlan {
     let ports = &model.by_name().edge_ports;
     let plan = ports.values().map(|p| EdgePortPlan {
         interface: p.interface.clone(),
+        at: p.at.clone(),
         number: p.number,
         tags: p.tags,
         tpids: p.tpids(),
@@ -71,6 +75,7 @@ pub(crate) fn plan(model: &Model) -> EdgePlan {
     };
     let circuits = model.by_name().overlays.values().filter_map(|o| circuit(o.as_ref())).collect();
     let shape = |o: &Overlay| {
+        ports.get(&o.port).filter(|p| !p.elsewhere())?;
         let vni = model.vpc_of_name(&o.vpc)?.spec().vni;
         Some(ShapePlan { vni, line: o.line, overlay: o.name.clone(), shape: o.shape? })
     };

@@ -13,7 +13,7 @@
 //! A mark grows with each hop and 2 is the last one, so that no packet goes in circles, whatever both sides believe. Who does not know of a
 //! handover of the VPC takes no notice of marks, as of all reserved bits.
 
-use abi::{DropReason, Stage, Vni};
+use abi::{DropReason, NcId, Stage, Vni};
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,6 +40,8 @@ pub(crate) enum Mark {
     Handed,
     /// The session is known to nobody else: it is opened here, or never.
     Returned,
+    /// It is for a line, and that is here ([`crate::framing::qinq`]).
+    Line,
 }
 
 impl Mark {
@@ -49,6 +51,7 @@ impl Mark {
         match byte {
             1 => Mark::Handed,
             2 => Mark::Returned,
+            3 => Mark::Line,
             _ => Mark::None,
         }
     }
@@ -58,6 +61,7 @@ impl Mark {
             Mark::None => 0,
             Mark::Handed => 1,
             Mark::Returned => 2,
+            Mark::Line => 3,
         }
     }
 }
@@ -153,52 +157,63 @@ pub(crate) fn wanted(sight: SessionView<'_>, p: &Packet, opens: bool) -> bool {
 fn wanted_in(handovers: &Handovers, p: &Packet, opens: bool) -> bool {
     let Some(handover) = handovers.get(p.vni).filter(|_| p.server.is_none() && !p.inward) else { return false };
     match (p.mark, handover.role) {
-        (Mark::None, Role::New) => !opens,
-        (Mark::None, Role::Old) | (Mark::Handed, _) => true,
+        (Mark::None | Mark::Line, Role::New) => !opens,
+        (Mark::None | Mark::Line, Role::Old) | (Mark::Handed, _) => true,
         (Mark::Returned, _) => false,
     }
 }
 
-/// Hands a packet over as it came, but for where it goes and its mark. The outer source stays: it says which NC sent it, which is asked there
-/// as here, and with the ports, which stay too, a router that spreads packets over the nodes of a cluster chooses the same one as if the NC had sent it there.
+/// Hands a packet over as it came, but for where it goes and its mark.
 #[cold]
 #[inline(never)]
 pub(crate) fn send<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>) -> Result<Verdict, DropReason> {
     const FAILED: DropReason = DropReason::HandoverFailed;
     let sight = w.sessions.ok_or(FAILED)?;
     let handover = sight.handovers.get(p.vni).ok_or(FAILED)?;
-    let to = match p.source_v6 {
-        true => handover.to6.map(IpAddr::V6),
-        false => handover.to4.map(IpAddr::V4),
+    let nc = match p.source_v6 {
+        true => w.tables.nc_by_addr6(Addr::of(handover.to6.ok_or(FAILED)?.into()).halves()),
+        false => w.tables.nc_by_addr4(handover.to4.ok_or(FAILED)?.to_bits()),
     };
-    let (v6, addr) = (p.source_v6, Addr::of(to.ok_or(FAILED)?));
-    let nc = match v6 {
-        true => w.tables.nc_by_addr6(addr.halves()),
-        false => w.tables.nc_by_addr4(addr.as_v4()),
-    };
-    if w.settings.is_vtep(addr, v6) {
-        return Err(FAILED);
-    }
-    let path = w.path_to(nc.ok_or(FAILED)?, p.flow)?;
     let back = p.mark == Mark::Handed;
     let mark = if back || handover.role == Role::Old { Mark::Returned } else { Mark::Handed };
-    let before = if R::ON { f.data().to_vec() } else { Vec::new() };
-    let end = usize::from(p.inner) + usize::from(p.inner_len);
-    if end.saturating_sub(ethernet::HEADER_LEN) > usize::from(path.nexthop.mtu) {
-        p.room = path.nexthop.mtu.saturating_sub(overhead(v6) as u16);
-        return Err(DropReason::TooBig);
-    }
-    let start = f.offset as usize;
-    let frame = f.buffer.get_mut(start..start + end).ok_or(DropReason::TxFailed)?;
-    readdress(frame, p, addr, mark, (path.nexthop.dmac, path.nexthop.smac)).ok_or(DropReason::TxFailed)?;
-    f.len = end as u32;
+    let note = |to| (Stage::Filter, Event::HandedOver { to, back });
+    let verdict = send_to(w, p, f, (nc.ok_or(FAILED)?, mark), FAILED, note)?;
     if R::COUNTS {
         let count = if back { &handover.counts.returned } else { &handover.counts.handed };
         count.fetch_add(1, Ordering::Relaxed);
     }
+    Ok(verdict)
+}
+
+/// Sends a packet from a tunnel to another gateway as it came, but for where it goes and its mark; `own`: what becomes of it if that is this gateway. The
+/// outer source stays: it says which NC sent it, which is asked there as here, and with the ports, which stay too, a router that spreads packets over
+/// the nodes of a cluster chooses the same one as if the NC had sent it there. `note`: what a trace says of the new destination.
+#[cold]
+pub(crate) fn send_to<R: Recorder>(
+    w: &mut Work<'_, R>,
+    p: &mut Packet,
+    f: &mut Frame<'_>,
+    (nc, mark): (NcId, Mark),
+    own: DropReason,
+    note: impl FnOnce(IpAddr) -> (Stage, Event),
+) -> Result<Verdict, DropReason> {
+    let path = w.path_to(nc, p.flow)?;
+    if path.nc_v6 != p.source_v6 || w.settings.is_vtep(path.nc, path.nc_v6) {
+        return Err(own);
+    }
+    let before = if R::ON { f.data().to_vec() } else { Vec::new() };
+    let end = usize::from(p.inner) + usize::from(p.inner_len);
+    if end.saturating_sub(ethernet::HEADER_LEN) > usize::from(path.nexthop.mtu) {
+        p.room = path.nexthop.mtu.saturating_sub(overhead(path.nc_v6) as u16);
+        return Err(DropReason::TooBig);
+    }
+    let start = f.offset as usize;
+    let frame = f.buffer.get_mut(start..start + end).ok_or(DropReason::TxFailed)?;
+    readdress(frame, p, path.nc, mark, (path.nexthop.dmac, path.nexthop.smac)).ok_or(DropReason::TxFailed)?;
+    f.len = end as u32;
     if R::ON {
-        let to = addr.ip(v6);
-        w.note(p, Stage::Filter, Event::HandedOver { to, back });
+        let (stage, event) = note(path.nc.ip(path.nc_v6));
+        w.note(p, stage, event);
         w.note(p, Stage::Rewrite, Event::Bytes { before, after: f.data().to_vec() });
     }
     Ok(Verdict::Forward { ifindex: path.nexthop.ifindex })

@@ -97,6 +97,8 @@ pub enum Event {
     Bytes { before: Vec<u8>, after: Vec<u8> },
     /// Another cluster may have its session: it is handed over, or, after it was handed over to here, handed back.
     HandedOver { to: IpAddr, back: bool },
+    /// Its line is at another node, to which it goes as it came.
+    LineElsewhere { to: IpAddr },
     /// A packet that is sent besides.
     Generated { bytes: Vec<u8>, ifindex: IfIndex },
     /// The session of a packet to or from the Internet.
@@ -237,6 +239,7 @@ impl std::fmt::Display for Event {
             Event::HandedOver { to, back } => {
                 write!(f, "its session may be another cluster's: handed {} to {to}", if *back { "back" } else { "over" })
             }
+            Event::LineElsewhere { to } => write!(f, "its line is at another node: sent to {to}"),
             Event::Outcome { verdict } => match verdict {
                 Verdict::Forward { ifindex } => write!(f, "forwarded on port {ifindex}"),
                 Verdict::Answer { ifindex } => write!(f, "answered on port {ifindex}"),

@@ -50,7 +50,8 @@ fn targets(model: &Model) -> Vec<Target> {
 #[test]
 fn tables_are_told_ports_and_circuits() {
     let plan = base().edge();
-    let ports: Vec<_> = plan.ports.iter().map(|p| (p.interface.as_str(), p.number, p.tags, p.tpids, p.tun)).collect();
+    let ports: Vec<_> =
+        plan.ports.iter().map(|p| (p.interface.as_deref().unwrap(), p.number, p.tags, p.tpids, p.tun)).collect();
     assert_eq!(
         ports,
         [

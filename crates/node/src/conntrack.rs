@@ -339,11 +339,15 @@ impl Conntrack {
     }
 
     /// Tells the tables which ports are going to be towards customers, beside those that are: before packets are taken from them, for what
-    /// comes by a port that is not known as one of the edge's may be a tunnel.
+    /// comes by a port that is not known as one of the edge's may be a tunnel. Ports at other nodes come later, when the tables know these, and go now,
+    /// while they do.
     pub fn expect_edge(&self, writer: &mut Writer, coming: EdgePlan) -> Result<(), NodeError> {
         let mut edge = self.plan.lock().edge.clone();
-        edge.ports.retain(|p| coming.ports.iter().all(|new| new.number != p.number));
-        edge.ports.extend(coming.ports);
+        edge.ports.retain(|p| match p.interface {
+            Some(_) => coming.ports.iter().all(|new| new.number != p.number),
+            None => coming.ports.contains(p),
+        });
+        edge.ports.extend(coming.ports.into_iter().filter(|p| p.interface.is_some()));
         self.enter_edge(writer, edge)
     }
 
@@ -493,12 +497,13 @@ fn inline_spec(plan: &InlinePlan) -> Option<InlineSpec> {
 
 /// An edge port by the number of its interface, if that is there.
 fn edge_port_spec(plan: &EdgePortPlan) -> Option<EdgePortSpec> {
-    let i = interface(&plan.interface).ok()?;
+    let Some(name) = &plan.interface else { return Some(EdgePortSpec::elsewhere(plan.number, &plan.at)) };
+    let i = interface(name).ok()?;
     Some(edge_port(plan, i.ifindex, i.mtu.min(u32::from(u16::MAX)) as u16))
 }
 
 fn edge_port(plan: &EdgePortPlan, ifindex: IfIndex, mtu: u16) -> EdgePortSpec {
-    EdgePortSpec { number: plan.number, ifindex, mtu, tags: plan.tags, tpids: plan.tpids, tun: plan.tun }
+    EdgePortSpec { number: plan.number, ifindex, mtu, tags: plan.tags, tpids: plan.tpids, tun: plan.tun, at: None }
 }
 
 /// The group that leads to an NC; none if there is no NC of this address.
@@ -557,7 +562,10 @@ pub fn enter(writer: &mut Writer, model: &Model) -> Result<(), NodeError> {
     });
     writer.set_inline(&specs.collect::<Vec<_>>()).map_err(NodeError::system("entering wires"))?;
     // Made-up interfaces, too: edge port n has 101 + n.
-    let ports: Vec<_> =
-        plan.edge.ports.iter().map(|p| edge_port(p, IfIndex(101 + u32::from(p.number)), u16::MAX)).collect();
+    let port = |p: &EdgePortPlan| match p.interface {
+        Some(_) => edge_port(p, IfIndex(101 + u32::from(p.number)), u16::MAX),
+        None => EdgePortSpec::elsewhere(p.number, &p.at),
+    };
+    let ports: Vec<_> = plan.edge.ports.iter().map(port).collect();
     writer.set_edge(&ports, &plan.edge.circuits).map_err(NodeError::system("entering circuits"))
 }

@@ -66,8 +66,8 @@ impl Service {
     pub fn of(model: &Model) -> Service {
         let Some(g) = model.gateway() else { return Service { port: 4789, ..Default::default() } };
         let vteps = g.vtep4.map(IpAddr::V4).into_iter().chain(g.vtep6.map(IpAddr::V6)).collect();
-        let edge: Vec<String> = model.by_name().edge_ports.values().map(|p| p.interface.clone()).collect();
-        let tuns = model.by_name().edge_ports.values().filter(|p| p.tun).map(|p| p.interface.clone()).collect();
+        let edge: Vec<String> = model.by_name().edge_ports.values().filter_map(|p| p.interface.clone()).collect();
+        let tuns = model.by_name().edge_ports.values().filter(|p| p.tun).filter_map(|p| p.interface.clone()).collect();
         Service {
             tuns,
             uplinks: g.ports().into_iter().chain(edge.iter().cloned()).collect(),

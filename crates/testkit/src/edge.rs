@@ -6,6 +6,7 @@ use crate::lex::{CaseError, Cursor, Word};
 use crate::region::Region;
 use abi::{IfIndex, Vni};
 use std::fmt;
+use std::net::IpAddr;
 use tables::{CircuitSpec, EdgePortSpec};
 
 type Parsed<T> = Result<T, CaseError>;
@@ -28,6 +29,8 @@ pub struct EdgePort {
     pub number: u8,
     /// EtherTypes of its tags, from the outer to the inner one.
     pub tpids: Vec<u16>,
+    /// It is no interface here, but a port of another node, which has the addresses of these NCs.
+    pub at: Vec<String>,
 }
 
 /// A circuit.
@@ -68,8 +71,16 @@ fn edge_port(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<()> {
     while c.eat("tpid") {
         tpids.push(c.number("EtherType", 0xffff)? as u16);
     }
+    let mut at = Vec::new();
+    while c.eat("at") {
+        let nc = c.next("the name of an NC")?;
+        if !region.ncs.iter().any(|known| known.name == nc.text) {
+            return Err(c.error(nc, &format!("NC `{}` is not known here", nc.text)));
+        }
+        at.push(nc.text.clone());
+    }
     region.edge.ports.retain(|e| e.port != port);
-    region.edge.ports.push(EdgePort { port, number, tpids });
+    region.edge.ports.push(EdgePort { port, number, tpids, at });
     Ok(())
 }
 
@@ -118,14 +129,20 @@ pub fn delete(c: &mut Cursor<'_>, what: &str, region: &mut Region) -> Parsed<boo
 impl Region {
     /// For the writer: ports that are there, and the circuits at them.
     pub fn edge_specs(&self) -> (Vec<EdgePortSpec>, Vec<CircuitSpec>) {
-        let port = |e: &EdgePort| EdgePortSpec {
+        let at = |e: &EdgePort| -> Vec<IpAddr> {
+            let known = e.at.iter().filter_map(|name| self.ncs.iter().find(|nc| nc.name == *name));
+            known.map(|nc| nc.addr).collect()
+        };
+        let here = |e: &EdgePort| EdgePortSpec {
             number: e.number,
             ifindex: IfIndex(e.port),
             mtu: self.port(e.port).map_or(0, |p| p.mtu),
             tags: e.tpids.len() as u8,
             tpids: [0, 1].map(|i| e.tpids.get(i).copied().unwrap_or(0)),
             tun: false,
+            at: None,
         };
+        let port = |e: &EdgePort| if e.at.is_empty() { here(e) } else { EdgePortSpec::elsewhere(e.number, &at(e)) };
         let circuit = |c: &Circuit| {
             let number = self.edge.ports.iter().find(|e| e.port == c.port)?.number;
             let tag = |i: usize| c.tags.get(i).copied().unwrap_or(0);
@@ -159,6 +176,7 @@ impl fmt::Display for Edge {
         for e in &self.ports {
             write!(f, "  edge {} number {}", e.port, e.number)?;
             e.tpids.iter().try_for_each(|t| write!(f, " tpid {t:#06x}"))?;
+            e.at.iter().try_for_each(|nc| write!(f, " at {nc}"))?;
             writeln!(f)?;
         }
         for c in &self.circuits {

@@ -233,7 +233,12 @@ fn edge_ports(r: &mut Rng, region: &mut Region) {
         let (port, mtu) = (31 + i as u32, *r.pick(&[1400, 1500]));
         region.ports.push(Port { ifindex: port, mac: mac(r), mtu, listener: true, absent: false });
         let tpids = (0..tags).map(|_| *r.pick(&[0x8100, 0x88a8, 0x9100])).collect();
-        region.edge.ports.push(EdgePort { port, number: [3, 0, 15, 7][i], tpids });
+        region.edge.ports.push(EdgePort { port, number: [3, 0, 15, 7][i], tpids, at: vec![] });
+    }
+    // And one of another node.
+    let at: Vec<String> = region.ncs.iter().map(|nc| nc.name.clone()).filter(|_| r.chance(30)).take(2).collect();
+    if !at.is_empty() {
+        region.edge.ports.push(EdgePort { port: 35, number: 9, tpids: vec![0x8100], at });
     }
 }
 

@@ -5,13 +5,14 @@
 //! The frame stays as it came until it is rewritten, so that it can be kept or handed on: its tags stand between its MAC addresses and what the
 //! stages see. Who wants the addresses takes [`Packet::macs`].
 
-use abi::{DropReason, IfIndex, Mac, SCOPE_LINE, VALUE_SCOPE_SHIFT};
+use abi::{DropReason, IfIndex, Mac, Stage, SCOPE_LINE, VALUE_SCOPE_SHIFT};
 use tables::{Circuit, CircuitFound, EdgePort, NexthopView, Tables};
 use wire::{be, ethernet, ethernet::ethertype};
 
 use crate::control::{is_control, Towards};
+use crate::handover::{self, Mark};
 use crate::packet::Packet;
-use crate::record::Recorder;
+use crate::record::{Event, Recorder};
 use crate::work::{Path, Work};
 use crate::{Frame, Verdict};
 
@@ -148,6 +149,24 @@ pub(crate) fn path(c: &Circuit, ce: u64) -> Path {
     // The frame's own header names the sender; what stands here is for traces.
     let nexthop = NexthopView { dmac: ce, smac: 0, mtu, ifindex, ready: true };
     Path { tags: Some(Tags::of(c)), ..Path::over(nexthop) }
+}
+
+/// Sends a packet to the node at which its line is, as it came: that one serves it, as if the host had sent it there. Once: what another gateway
+/// has sent, or what did not come in a tunnel, has no line that is elsewhere.
+#[cold]
+#[inline(never)]
+pub(crate) fn send_to_node<R: Recorder>(
+    w: &mut Work<'_, R>,
+    p: &mut Packet,
+    f: &mut Frame<'_>,
+    port: EdgePort,
+) -> Result<Verdict, DropReason> {
+    const NONE: DropReason = DropReason::ScopeLine;
+    if p.came.is_some() || p.inward || p.mark != Mark::None {
+        return Err(NONE);
+    }
+    let nc = w.tables.edge_node(port, p.source_v6).ok_or(NONE)?;
+    handover::send_to(w, p, f, (nc, Mark::Line), NONE, |to| (Stage::Locate, Event::LineElsewhere { to }))
 }
 
 impl<R: Recorder> Work<'_, R> {

@@ -16,7 +16,10 @@ use crate::{echo, fragment, Frame, Verdict};
 #[inline(always)]
 pub(crate) fn find<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>) -> Result<(), Verdict> {
     let tables = w.tables;
-    if let Some((_, ce)) = p.leaves {
+    if let Some((circuit, ce)) = p.leaves {
+        if circuit.port.elsewhere {
+            return Err(qinq::send_to_node(w, p, f, circuit.port).unwrap_or_else(Verdict::Drop));
+        }
         p.vm = VmEntry { mac: ce, vm: VmId(0), nc: NcId(0), flags: 0 };
         if p.ttl <= 1 {
             return Err(DropReason::TtlExpired.into());

@@ -2,12 +2,13 @@
 
 use super::gateway::{Limit, PacketLimit};
 use super::routing::Routing;
-use super::{Described, Kind, Name, Shape, ShapeSlot};
+use super::{texts, Described, Kind, Name, Shape, ShapeSlot};
 use crate::broken::stand_ins;
 use crate::declare::fields;
 use crate::doc::Doc;
 use crate::error::Problem;
 use crate::forms::*;
+use std::net::IpAddr;
 
 const INTERFACE: &str = "an interface name of 1 to 15 characters, of no other EdgePort, no uplink and no wire";
 
@@ -19,8 +20,10 @@ fields! {
     pub struct EdgePort {
         /// Name, unique among the documents of its kind.
         name: Name = "metadata.name", OwnName;
-        /// The interface. It needs no address; what comes by it is a customer's, but for the link's own control (LACP, LLDP), which is left to the kernel.
-        interface: String = "spec.interface", interface_name(INTERFACE).required(|| stand_ins::name().to_string());
+        /// The interface. It needs no address; what comes by it is a customer's, but for the link's own control (LACP, LLDP), which is left to the kernel. Either this is given or spec.at.
+        interface: Option<String> = "spec.interface", interface_name(INTERFACE).optional().meaning("the port is at another node, spec.at");
+        /// Tunnel addresses of the node at which the port is, if that is another one than this. A packet to a line of this port goes there as it came from its VM's host, once; the Overlays are the same documents at both nodes, and that node needs the VPCs and VMs, too. It goes by the address of its own outer family.
+        at: Vec<IpAddr> = "spec.at", underlay("").list(2, "1 or 2 unicast addresses, of each family one at most, none the gateway's own").meaning("the port is here");
         /// What lies in it: Ethernet frames, or IP packets without a frame, as in a TUN interface at which a customer's tunnel over the Internet ends (WireGuard's, for example). All that comes by one is one customer's, and the software path serves it.
         tun: bool = "spec.link", choice(&[("ethernet", false), ("tun", true)]).or(false);
         /// By what the tables know it: each EdgePort of the node has another one.
@@ -37,6 +40,11 @@ fields! {
 }
 
 impl EdgePort {
+    /// Whether it is at another node.
+    pub fn elsewhere(&self) -> bool {
+        self.interface.is_none()
+    }
+
     /// EtherTypes of the outer and the inner tag.
     pub fn tpids(&self) -> [u16; 2] {
         let outer = if self.tags > 1 { 0x88a8 } else { 0x8100 };
@@ -50,12 +58,34 @@ impl Described for EdgePort {
     }
 
     fn summary(&self) -> String {
+        let place = self.interface.clone().unwrap_or_else(|| format!("at {}", texts(self.at.iter())));
         match self.tags {
-            0 if self.tun => format!("{}, tunnel", self.interface),
-            0 => format!("{}, untagged", self.interface),
-            1 => format!("{}, 1 tag", self.interface),
-            n => format!("{}, {n} tags", self.interface),
+            0 if self.tun => format!("{place}, tunnel"),
+            0 => format!("{place}, untagged"),
+            1 => format!("{place}, 1 tag"),
+            n => format!("{place}, {n} tags"),
         }
+    }
+
+    fn check(self, doc: &mut Doc<'_>) -> Option<EdgePort> {
+        let sound = |field| !doc.is_wrong(field);
+        let why = match (&self.interface, self.at.as_slice()) {
+            (Some(_), [_, ..]) => {
+                Some(("spec.at", "is given, and spec.interface, too: the port is either here or at another node"))
+            }
+            (None, []) if sound("spec.interface") && sound("spec.at") => Some((
+                "spec.interface",
+                "is missing: write the port's interface, or in `spec.at` the tunnel address of the node at which it is",
+            )),
+            (_, [a, b]) if a.is_ipv4() == b.is_ipv4() => {
+                Some(("spec.at", "has two addresses of one family: which of them is to be used?"))
+            }
+            _ => None,
+        };
+        if let Some((field, why)) = why {
+            doc.wrong(field, Problem::Value(why.into()));
+        }
+        Some(self)
     }
 }
 

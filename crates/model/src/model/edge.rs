@@ -7,6 +7,7 @@ use crate::error::Problem;
 use crate::kinds::*;
 use abi::Ipv4Net;
 use std::collections::HashMap;
+use std::net::IpAddr;
 
 impl Model {
     /// Every rule that joins edge ports and overlays with the rest. Of two that claim the same, the one that is `described` is at fault.
@@ -37,8 +38,14 @@ impl Model {
             if let Some(other) = numbers.insert(p.number, &p.name) {
                 taken("spec.number", format!("number {}", p.number), format!("EdgePort `{other}`"));
             }
-            if let Some(other) = interfaces.insert(&p.interface, &p.name) {
-                taken("spec.interface", p.interface.clone(), format!("EdgePort `{other}`"));
+            let interface = p.interface.as_ref();
+            if let Some(other) = interface.and_then(|i| interfaces.insert(i, &p.name)) {
+                taken("spec.interface", interface.cloned().unwrap_or_default(), format!("EdgePort `{other}`"));
+            }
+            let own = gateway.iter().flat_map(|g| [g.vtep4.map(IpAddr::V4), g.vtep6.map(IpAddr::V6)]).flatten();
+            for address in own.filter(|a| p.at.contains(a)) {
+                let by = "this node's Gateway (spec.vtep): a port that is here has an interface".to_string();
+                taken("spec.at", address.to_string(), by);
             }
             if p.tun && p.tags > 0 {
                 let why =
@@ -46,8 +53,9 @@ impl Model {
                 out.push((Kind::EdgePort, p.name.clone(), "spec.tags".into(), Problem::Value(why)));
                 continue;
             }
-            if let Some(g) = gateway.filter(|g| g.ports().contains(&p.interface)) {
-                taken("spec.interface", p.interface.clone(), format!("Gateway `{}`", g.name));
+            let Some(interface) = interface else { continue };
+            if let Some(g) = gateway.filter(|g| g.ports().contains(interface)) {
+                taken("spec.interface", interface.clone(), format!("Gateway `{}`", g.name));
             }
         }
     }

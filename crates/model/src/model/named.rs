@@ -49,7 +49,7 @@ impl Model {
     }
 
     fn forget_tunnel_ends(&mut self, kind: Kind) {
-        if kind == Kind::Handover {
+        if matches!(kind, Kind::Handover | Kind::EdgePort) {
             self.tunnel_ends.take();
         }
     }

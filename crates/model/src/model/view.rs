@@ -150,9 +150,12 @@ impl Model {
         self.peerings.get(peering).map(|pair| pair.map(|id| self.view(id)))
     }
 
-    /// The tunnel addresses of all NCs, and of clusters that sessions are handed over to, which are NCs to the tables.
+    /// The tunnel addresses of all NCs, of clusters that sessions are handed over to, and of nodes at which edge ports are, which are NCs to the
+    /// tables.
     pub fn nc_addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
-        self.nc_addrs.keys().copied().chain(self.named.handovers.values().flat_map(|h| h.to.iter().copied()))
+        let handed = self.named.handovers.values().flat_map(|h| h.to.iter().copied());
+        let edges = self.named.edge_ports.values().flat_map(|p| p.at.iter().copied());
+        self.nc_addrs.keys().copied().chain(handed).chain(edges)
     }
 
     /// The same as a set, which is made once for all who ask.
@@ -261,6 +264,13 @@ impl<'a> Steps<'a> {
                     }
                     let now = model.named.handovers.get(name);
                     c.ncs_after.extend(now.iter().flat_map(|h| h.to.iter().copied()));
+                }
+                Undo::Named(Kind::EdgePort, name, old) => {
+                    if let Some(Object::EdgePort(old)) = old.as_deref() {
+                        c.ncs_before.extend(&old.at);
+                    }
+                    let now = model.named.edge_ports.get(name);
+                    c.ncs_after.extend(now.iter().flat_map(|p| p.at.iter().copied()));
                 }
                 Undo::PeeringAdded(_) | Undo::PeeringRemoved(..) | Undo::Named(..) => {}
                 Undo::VmAdded(v, mac) => drop(c.delta(*v).vms.entry(*mac).or_insert(false)),

@@ -20,6 +20,8 @@ pub struct EdgePort {
     pub ifindex: IfIndex,
     /// It is being changed: nothing is known of its frames.
     pub changes: bool,
+    /// It is at another node ([`Tables::edge_node`]).
+    pub elsewhere: bool,
 }
 
 /// A circuit as its port and its tags name it.
@@ -79,7 +81,9 @@ impl Tables {
     #[inline(always)]
     pub fn edge_port(&self, ifindex: IfIndex) -> Option<EdgePort> {
         let word = |i: usize| self.root.get(root!(edge_ports) + 8 * i);
-        let i = (0..EDGE_PORTS_MAX as usize).find(|i| word(*i) as u32 == ifindex.0 && word(*i) != 0)?;
+        let here =
+            |word: u64| word as u32 == ifindex.0 && word & (EDGE_PORT_VALID | EDGE_PORT_ELSEWHERE) == EDGE_PORT_VALID;
+        let i = (0..EDGE_PORTS_MAX as usize).find(|i| here(word(*i)))?;
         self.edge_port_numbered(i as u8)
     }
 
@@ -93,7 +97,16 @@ impl Tables {
             tpids: [tpids as u16, (tpids >> 16) as u16],
             ifindex: IfIndex(word as u32),
             changes: word & EDGE_PORT_CHANGES != 0,
+            elsewhere: word & EDGE_PORT_ELSEWHERE != 0,
         })
+    }
+
+    /// The node at which a port is that is not here, as an NC, by its address of a family.
+    pub fn edge_node(&self, port: EdgePort, v6: bool) -> Option<NcId> {
+        let i = usize::from(port.number % EDGE_PORTS_MAX as u8);
+        let numbers = self.root.get(root!(edge_tpids) + 8 * i);
+        let number = if v6 { (numbers >> 32) as u32 } else { numbers as u32 };
+        number.checked_sub(1).filter(|_| port.elsewhere).map(NcId)
     }
 
     /// CIRCUIT word and value of a key.

@@ -7,7 +7,7 @@ use abi::{IfIndex, Vni, CIRCUITS_MAX};
 use std::sync::Arc;
 
 fn port(number: u8, ifindex: u32, tags: u8) -> EdgePortSpec {
-    EdgePortSpec { number, ifindex: IfIndex(ifindex), mtu: 1500, tags, tpids: [0x88a8, 0x8100], tun: false }
+    EdgePortSpec { number, ifindex: IfIndex(ifindex), mtu: 1500, tags, tpids: [0x88a8, 0x8100], tun: false, at: None }
 }
 
 fn circuit(port: u8, customer: u16, overlay: u16, (vni, line): (u32, u8)) -> CircuitSpec {

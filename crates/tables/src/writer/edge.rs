@@ -5,13 +5,14 @@
 //! in force, with so many buckets that no key needs a chain, and one store of its TABLE_REF word swaps them. A packet sees the old circuits or
 //! the new ones, and after a crash the word names a whole table.
 
-use super::Writer;
+use super::{nc_key, Writer};
 use crate::arena::Block;
 use crate::reader::{circuit_by_tags, circuit_by_vni};
 use abi::*;
 use memory::{root, Lines};
 use std::collections::BTreeSet;
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A port towards customers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +29,17 @@ pub struct EdgePortSpec {
     pub tpids: [u16; 2],
     /// A tunnel interface, whose packets have no Ethernet header.
     pub tun: bool,
+    /// Tunnel addresses of the node at which it is, one of each family at most, which must be NCs. None: it is here.
+    pub at: Option<(Option<Ipv4Addr>, Option<Ipv6Addr>)>,
+}
+
+impl EdgePortSpec {
+    /// A port at another node.
+    pub fn elsewhere(number: u8, at: &[IpAddr]) -> EdgePortSpec {
+        let v4 = at.iter().find_map(|a| if let IpAddr::V4(a) = a { Some(*a) } else { None });
+        let v6 = at.iter().find_map(|a| if let IpAddr::V6(a) = a { Some(*a) } else { None });
+        EdgePortSpec { number, ifindex: IfIndex(0), mtu: 0, tags: 0, tpids: [0; 2], tun: false, at: Some((v4, v6)) }
+    }
 }
 
 /// A circuit: a port and the tags by which a customer reaches a VPC (RFC 4026: attachment circuit).
@@ -86,6 +98,10 @@ impl Writer {
         let mut words = [(0, 0); EDGE_PORTS_MAX as usize];
         for p in ports {
             let Some(place) = words.get_mut(usize::from(p.number)) else { continue };
+            if let Some(at) = p.at {
+                *place = (EDGE_PORT_VALID | EDGE_PORT_ELSEWHERE, self.edge_node(at));
+                continue;
+            }
             let shape = u64::from(p.mtu) << EDGE_PORT_MTU_SHIFT | u64::from(p.tags) << EDGE_PORT_TAGS_SHIFT;
             let tpids = u64::from(p.tpids[0]) | u64::from(p.tpids[1]) << 16;
             let tun = if p.tun { EDGE_PORT_TUN } else { 0 };
@@ -107,6 +123,13 @@ impl Writer {
         self.pending.blocks.extend(old);
         self.settle();
         Ok(())
+    }
+
+    /// What the tables say in place of EtherTypes of a port at another node.
+    fn edge_node(&self, (v4, v6): (Option<Ipv4Addr>, Option<Ipv6Addr>)) -> u64 {
+        let number =
+            |addr: Option<IpAddr>| addr.and_then(|a| self.ncs.get(&nc_key(a))).map_or(0, |nc| u64::from(nc.id.0) + 1);
+        number(v4.map(IpAddr::V4)) | number(v6.map(IpAddr::V6)) << 32
     }
 
     /// A table of these entries that nobody reads yet: its TABLE_REF word.
