@@ -273,9 +273,11 @@ fn circuits(r: &mut Rng, region: &mut Region) {
 }
 
 /// A random frame of a customer, and the port that it comes by: its tags mostly name a circuit, its source is mostly behind one. None: the
-/// node is no edge.
+/// node has no circuit of its own.
 pub fn edge_packet(r: &mut Rng, region: &Region) -> Option<(Packet, u32)> {
-    let circuit = region.edge.circuits.get(r.below(region.edge.circuits.len().max(1)))?;
+    let here = |c: &&Circuit| region.edge.ports.iter().any(|e| e.port == c.port && e.at.is_empty());
+    let circuits: Vec<&Circuit> = region.edge.circuits.iter().filter(here).collect();
+    let circuit = *circuits.get(r.below(circuits.len().max(1)))?;
     let vpc = region.vpc(circuit.vni)?;
     let mut layers = Vec::new();
     let edges = r.chance(10);
