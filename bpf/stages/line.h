@@ -25,10 +25,6 @@ __noinline int tunny_circuit_of(struct flow *w)
 	word = circuit_find(root, circuit_by_vni(walk->vni, walk->line & 0xff), &w->ce);
 	if (!word)
 		return DROP_SCOPE_LINE;
-	/* Only the software path can let a packet wait. */
-	if (unlikely(w->ce >> TUNNY_CIRCUIT_CLASS_SHIFT) && !tunny_probes.only)
-		return PUNT + PUNT_SHAPED;
-	w->ce &= (1ULL << TUNNY_CIRCUIT_CLASS_SHIFT) - 1;
 	w->circuit = word >> TUNNY_CIRCUIT_TAGS_SHIFT & 0xfffffff;
 	port = READ_ONCE(root->edge_ports[w->circuit >> TUNNY_CIRCUIT_PORT_SHIFT & (EDGE_PORTS - 1)]);
 	if (!(port & TUNNY_EDGE_PORT_VALID))
@@ -36,6 +32,10 @@ __noinline int tunny_circuit_of(struct flow *w)
 	/* At another node, to which the packet goes as it came; or an Ethernet header would be a part of the packet there. */
 	if (port & (TUNNY_EDGE_PORT_ELSEWHERE | TUNNY_EDGE_PORT_TUN) && !tunny_probes.only)
 		return PUNT + PUNT_PATH_SOFTWARE;
+	/* Only the software path can let a packet wait. */
+	if (unlikely(w->ce >> TUNNY_CIRCUIT_CLASS_SHIFT) && !tunny_probes.only)
+		return PUNT + PUNT_SHAPED;
+	w->ce &= (1ULL << TUNNY_CIRCUIT_CLASS_SHIFT) - 1;
 	w->egress = port;
 	w->mtu = port >> TUNNY_EDGE_PORT_MTU_SHIFT & 0xffff;
 	w->tags = port >> TUNNY_EDGE_PORT_TAGS_SHIFT & 3;

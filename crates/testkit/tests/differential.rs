@@ -412,6 +412,11 @@ fn allowed(frame: &[u8], region: &Region, slow: &Seen, port: u32) -> Vec<PuntRea
     if slow.class != 0 || matches!(slow.end, End::Drop(_)) && region.edge.circuits.iter().any(|c| c.class != 0) {
         out.push(PuntReason::Shaped);
     }
+    // What goes on to another node has its mark; of what is dropped nobody sees where its line is.
+    let marked = matches!(&slow.end, End::Forward(_, b) if b.get(inner - 1) == Some(&3));
+    if (marked || matches!(slow.end, End::Drop(_))) && region.edge.ports.iter().any(|e| !e.at.is_empty()) {
+        out.push(PuntReason::PathSoftware);
+    }
     match &slow.end {
         End::Answer(_, b) => {
             match dissect(&bare(b)).layers.iter().rev().find(|l| matches!(l, Layer::Arp(_) | Layer::Nd(_))) {
