@@ -317,7 +317,7 @@ pub fn edge_packet(r: &mut Rng, region: &Region) -> Option<(Packet, u32)> {
         2 | 3 => packet.patches.push((r.below(90), vec![r.word() as u8])),
         _ => {}
     }
-    let port = if r.chance(97) { circuit.port } else { r.pick(&region.edge.ports).port };
+    let port = if r.chance(97) { circuit.port } else { 31 + r.below(4) as u32 };
     Some((packet, port))
 }
 

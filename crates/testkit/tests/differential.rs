@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use testkit::case::Counter;
 use testkit::dissect::dissect;
+use testkit::edge::Circuit;
 use testkit::encode::checksum;
 use testkit::layers::{Layer, Packet};
 use testkit::oracle::{may_send, place, Place};
@@ -413,7 +414,7 @@ fn allowed(frame: &[u8], region: &Region, slow: &Seen, port: u32) -> Vec<PuntRea
         out.push(PuntReason::Shaped);
     }
     // What goes on to another node has its mark; of what is dropped nobody sees where its line is.
-    let marked = matches!(&slow.end, End::Forward(_, b) if b.get(inner - 1) == Some(&3));
+    let marked = matches!(&slow.end, End::Forward(_, b) if inner > 0 && b.get(inner - 1) == Some(&3));
     if (marked || matches!(slow.end, End::Drop(_))) && region.edge.ports.iter().any(|e| !e.at.is_empty()) {
         out.push(PuntReason::PathSoftware);
     }
@@ -493,13 +494,36 @@ fn from_link_local(frame: &[u8]) -> bool {
     }
 }
 
+/// Addresses of the node at which a circuit's port is, if that is another one.
+fn elsewhere(region: &Region, circuit: &Circuit) -> Vec<IpAddr> {
+    let at = region.edge.ports.iter().filter(|e| e.port == circuit.port).flat_map(|e| &e.at);
+    at.filter_map(|name| region.ncs.iter().find(|nc| nc.name == *name)).map(|nc| nc.addr).collect()
+}
+
+/// Where a frame from a tunnel goes on to if its line is at a node with these addresses. None: nowhere.
+fn next_node(frame: &[u8], at: &[IpAddr]) -> Option<IpAddr> {
+    let (_, to, ..) = plain(frame)?;
+    let inner = if to.is_ipv4() { 50 } else { 70 };
+    at.iter().find(|a| a.is_ipv4() == to.is_ipv4() && !(1..=3).contains(&frame[inner - 1])).copied()
+}
+
+/// Whether a frame was sent on to another node as it came.
+fn sent_on(frame: &[u8], bytes: &[u8], to: Option<IpAddr>) -> bool {
+    let (Some((src, ..)), Some((now, dst, ..))) = (plain(frame), plain(bytes)) else { return false };
+    let (inner, ttl) = if dst.is_ipv4() { (50, 22) } else { (70, 21) };
+    (src, Some(dst), bytes[ttl], bytes[inner - 1]) == (now, to, 64, 3) && frame[inner..].starts_with(&bytes[inner..])
+}
+
 /// Whether a frame was sent where the naive oracle says.
-fn sent_to(region: &Region, place: &Place<'_>, (port, bytes): (Option<u32>, &[u8])) -> bool {
+fn sent_to(region: &Region, place: &Place<'_>, frame: &[u8], (port, bytes): (Option<u32>, &[u8])) -> bool {
     match place {
         Place::Vm(vpc, vm) => {
             let Some((_, nc, out_vni, _)) = plain(bytes) else { return false };
             let inner = if nc.is_ipv4() { 50 } else { 70 };
             nc == vm.nc && out_vni == vpc.vni && bytes[inner..inner + 12] == [vm.mac.0, vpc.mac.0].concat()
+        }
+        Place::Line(_, c) if !elsewhere(region, c).is_empty() => {
+            sent_on(frame, bytes, next_node(frame, &elsewhere(region, c)))
         }
         Place::Line(vpc, c) => {
             let head = [&c.ce.0[..], &vpc.mac.0, &region.tag_bytes(c).unwrap_or_default()].concat();
@@ -548,9 +572,10 @@ fn opinion_of_edge(region: &Region, frame: &[u8], slow: &Seen, port: u32) -> Res
     let Some((from, to)) = ends else { return Ok(()) };
     let (behind, place) = (testkit::oracle::behind_a_line(region, circuit.vni, from), place(region, circuit.vni, to));
     match &slow.end {
-        End::Forward(out, bytes) if !behind || !sent_to(region, &place, (*out, bytes)) => {
+        End::Forward(out, bytes) if !behind || !sent_to(region, &place, frame, (*out, bytes)) => {
             wrong(format!("{place:?}, from {from}: behind a line: {behind}"))
         }
+        End::Drop(D::ScopeLine) if matches!(place, Place::Line(_, c) if !elsewhere(region, c).is_empty()) => Ok(()),
         End::Drop(D::EdgeSource) if behind => wrong(format!("{from} is behind a line")),
         End::Drop(
             r @ (D::RouteNone | D::RouteBlackhole | D::RoutePeerLoop | D::ScopeInternet | D::ScopeLine | D::VmUnknown),
@@ -592,10 +617,16 @@ fn opinion(region: &Region, frame: &[u8], slow: &Seen, port: u32) -> Result<(), 
     let place = place(region, vni, to);
     let sender = may_send(region, vni, source);
     match (&slow.end, place) {
-        (End::Forward(out, bytes), place) if sender.is_err() || !sent_to(region, &place, (*out, bytes)) => {
+        (End::Forward(out, bytes), place) if sender.is_err() || !sent_to(region, &place, frame, (*out, bytes)) => {
             return wrong(&format!("{place:?} (sender {sender:?})"));
         }
         (End::Forward(..), _) => {}
+        (End::Drop(D::ScopeLine), Place::Line(_, c)) if !elsewhere(region, c).is_empty() => {
+            return match next_node(frame, &elsewhere(region, c)) {
+                Some(_) => wrong(&format!("{place:?}")),
+                None => Ok(()),
+            };
+        }
         (End::Drop(r @ (D::SourceUnknown | D::SourceNotHosting)), _) if sender != Err(*r) && sender.is_err() => {
             return wrong(&format!("{sender:?}"));
         }
