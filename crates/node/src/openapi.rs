@@ -38,6 +38,7 @@ const OBJECTS: &[(&str, &str)] = &[
     ("vpc", "string"),
     ("name", "string"),
     ("fields", "string"),
+    ("labels", "string"),
     ("limit", "integer"),
     ("continue", "string"),
     ("tables", "boolean"),

@@ -72,7 +72,13 @@ fn handovers_anew(region: &Region, cluster: &str) -> Vec<Handover> {
             let placement = region.placement(&tenant.name).filter(|_| tenant.cluster.is_none())?;
             let (role, other) = placement.handover(&cluster)?;
             let to = model.by_name().clusters.get(other)?.addresses.clone();
-            (!to.is_empty()).then(|| Handover { name: vpc.clone(), vpc: vpc.clone(), to, role })
+            (!to.is_empty()).then(|| Handover {
+                name: vpc.clone(),
+                vpc: vpc.clone(),
+                to,
+                role,
+                labels: Default::default(),
+            })
         };
         let group = peers(vpc);
         let first = match owner(vpc) {

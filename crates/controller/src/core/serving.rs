@@ -112,7 +112,13 @@ pub fn handovers(
                     if owner(vpc).is_some_and(|of| of != *name) {
                         continue;
                     }
-                    let handover = || Handover { name: vpc.clone(), vpc: vpc.clone(), to: to.to_vec(), role };
+                    let handover = || Handover {
+                        name: vpc.clone(),
+                        vpc: vpc.clone(),
+                        to: to.to_vec(),
+                        role,
+                        labels: Default::default(),
+                    };
                     all.entry(cluster.clone()).or_default().entry(vpc.clone()).or_insert_with(handover);
                 }
             }

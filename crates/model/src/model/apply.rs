@@ -418,7 +418,8 @@ impl<'a> Tx<'a> {
         // A second VM of one name was reported by find_duplicates; it must not hide the first in the index.
         let second = vm.name.as_ref().is_some_and(|n| self.model.vm_names.contains_key(n));
         if let (Some(nc), true, false) = (nc, free, second) {
-            let state = VmState { name: vm.name.clone(), nc, addresses: vm.addresses.clone(), meter: vm.meter.clone() };
+            let (name, addresses) = (vm.name.clone(), vm.addresses.clone());
+            let state = VmState { name, nc, addresses, meter: vm.meter.clone(), labels: vm.labels.clone() };
             self.model.add_vm(vpc, vm.mac, state, &mut self.log);
             self.added_vms.push((vpc, vm.mac, origin));
         }
@@ -444,7 +445,8 @@ impl<'a> Tx<'a> {
         }
         let second = r.name.as_ref().is_some_and(|n| self.model.route_names.contains_key(n));
         let Some(target) = target.filter(|_| !second) else { return };
-        self.model.add_route(vpc, r.prefix, RouteState { name: r.name.clone(), target }, &mut self.log);
+        let state = RouteState { name: r.name.clone(), target, labels: r.labels.clone() };
+        self.model.add_route(vpc, r.prefix, state, &mut self.log);
         // A new local route can neither lead anywhere nor hide a VM.
         if target != Target::Local {
             self.touched.push((vpc, r.prefix, origin));
