@@ -213,7 +213,6 @@ fn check(args: &Args) -> anyhow::Result<()> {
             false => Ok(()),
         };
         alone("--continue", args.from.is_some())?;
-        alone("--selector", args.labels.is_some())?;
         alone("--limit", args.limit.is_some() && view(kind) != "rules")?;
     }
     if args.tables {
@@ -300,6 +299,9 @@ pub fn run(mut args: Args, global: &Global) -> anyhow::Result<ExitCode> {
 /// Objects, or the one that is named.
 fn objects(client: &Client, args: &Args, format: Format) -> anyhow::Result<ExitCode> {
     let path = path(&format!("/v1/objects/{}", escape(&args.kind)), args);
+    if args.name.is_some() && args.labels.is_some() {
+        anyhow::bail!("--selector means nothing beside a NAME, which names one");
+    }
     if args.watch {
         let wanted = crate::watch::Wanted {
             kind: &args.kind,

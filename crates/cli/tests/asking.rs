@@ -132,7 +132,7 @@ fn labels_choose_objects_of_a_node_and_change_nothing_else() {
     node.write("other.yaml", &LABELLED.replace("tier: a", "tier: b"));
     let diff = node.command(&["diff", "other.yaml"]).output().unwrap();
     let diff = String::from_utf8(diff.stdout).unwrap();
-    assert!(diff.contains("metadata.labels.tier: a -> b"), "{diff}");
+    assert!(diff.contains("metadata.labels.tier: a → b"), "{diff}");
     let mut chosen = Talk::begin(&node, &["get", "nc", "-w", "--watch-only", "-l", "rack=r2", "-o", "name"]);
     std::thread::sleep(std::time::Duration::from_millis(1500));
     node.said(&["apply", "--yes", "other.yaml"]);

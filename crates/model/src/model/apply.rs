@@ -352,7 +352,9 @@ impl<'a> Tx<'a> {
         let same = mac == vm.mac
             && vpc.spec.name == vm.vpc
             && vpc.vms.get(&mac).is_some_and(|s| {
-                s.addresses == vm.addresses && s.meter == vm.meter && self.model.nc(s.nc).name == vm.nc
+                s.addresses == vm.addresses
+                    && (&s.meter, &s.labels) == (&vm.meter, &vm.labels)
+                    && self.model.nc(s.nc).name == vm.nc
             });
         if !same {
             self.model.remove_vm(v, mac, &mut self.log);
@@ -370,6 +372,7 @@ impl<'a> Tx<'a> {
         let vpc = self.model.vpc(v);
         let same = prefix == r.prefix
             && vpc.spec.name == r.vpc
+            && vpc.route(prefix).is_some_and(|s| s.labels == r.labels)
             && vpc.route(prefix).is_some_and(|s| match (&r.scope, s.target) {
                 (Scope::Peer(name), Target::Peer(to)) => self.model.vpc(to).spec.name == *name,
                 (Scope::Line(line), Target::Line(to)) => *line == to,

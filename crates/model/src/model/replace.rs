@@ -227,7 +227,7 @@ fn vpc_differences(
     go_on
         && merge(routes(old, a), routes(new, b), |a, b| {
             let same = matches!((&a, &b), (Some(a), Some(b))
-                if a.1 .1.name == b.1 .1.name && same_target((old, a.1 .1.target), (new, b.1 .1.target)));
+                if a.1 .1.name == b.1 .1.name && a.1 .1.labels == b.1 .1.labels && same_target((old, a.1 .1.target), (new, b.1 .1.target)));
             same || f(Difference {
                 before: a.map(|(p, (id, _))| Ref::Route(id, p)),
                 after: b.map(|(p, (id, _))| Ref::Route(id, p)),
@@ -236,7 +236,8 @@ fn vpc_differences(
 }
 
 fn same_vm((old, a): (&Model, &VmState), (new, b): (&Model, &VmState)) -> bool {
-    a.addresses == b.addresses && a.name == b.name && a.meter == b.meter && old.nc(a.nc).name == new.nc(b.nc).name
+    (&a.addresses, &a.name, &a.meter, &a.labels) == (&b.addresses, &b.name, &b.meter, &b.labels)
+        && old.nc(a.nc).name == new.nc(b.nc).name
 }
 
 fn same_target((old, a): (&Model, Target), (new, b): (&Model, Target)) -> bool {
