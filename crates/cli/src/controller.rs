@@ -98,7 +98,7 @@ pub struct InitArgs {
     /// What all keys in etcd begin with.
     #[arg(long, value_name = "TEXT", default_value = "tunny/")]
     etcd_prefix: String,
-    /// The CA of etcd's certificates.
+    /// The CA of etcd's certificates, which https:// needs.
     #[arg(long, value_name = "FILE")]
     etcd_ca: Option<PathBuf>,
     /// The certificate for etcd; with --etcd-key.
@@ -176,15 +176,26 @@ fn make(args: InitArgs) -> anyhow::Result<ExitCode> {
     let mut names = args.names;
     names.extend(["localhost", "127.0.0.1", "::1"].map(String::from));
     names.dedup();
-    let store = (!args.etcd.is_empty()).then_some(StoreConfig {
-        etcd: EtcdConfig {
-            endpoints: args.etcd,
-            prefix: args.etcd_prefix,
-            ca: args.etcd_ca,
-            cert: args.etcd_cert,
-            key: args.etcd_key,
-        },
-    });
+    anyhow::ensure!(
+        !args.etcd.is_empty() || (args.etcd_ca.is_none() && args.etcd_cert.is_none()),
+        "--etcd-ca, --etcd-cert and --etcd-key are for --etcd, which is not given"
+    );
+    // The file that is made names them, and stands in another folder than this command does.
+    let whole = |path: Option<PathBuf>| path.map(std::path::absolute).transpose();
+    let etcd = EtcdConfig {
+        endpoints: args.etcd,
+        prefix: args.etcd_prefix,
+        ca: whole(args.etcd_ca)?,
+        cert: whole(args.etcd_cert)?,
+        key: whole(args.etcd_key)?,
+    };
+    let store = match etcd.endpoints.is_empty() {
+        true => None,
+        false => {
+            etcd.check().map_err(|why| anyhow::anyhow!(why))?;
+            Some(StoreConfig { etcd })
+        }
+    };
     let config = Config { region: args.region, listen: args.listen, names, folder: None, store, url: None };
     init::init(&args.folder, &config, args.days).map_err(|why| anyhow::anyhow!(why))?;
     let at = args.folder.display();

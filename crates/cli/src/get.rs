@@ -51,6 +51,9 @@ pub struct Args {
     /// Only objects whose fields are so: FIELD=VALUE or FIELD!=VALUE, several with commas between, as spec.nc=host-a,spec.vpc!=red.
     #[arg(long, value_name = "FIELDS")]
     fields: Option<String>,
+    /// Only objects with these labels: KEY=VALUE, KEY!=VALUE, KEY in (A,B), KEY notin (A,B), KEY or !KEY, several with commas between.
+    #[arg(short = 'l', long = "selector", value_name = "LABELS")]
+    labels: Option<String>,
     /// Only of this VPC: of objects that belong to VPCs, vm-counters, counters, drops, sessions and ports.
     #[arg(long, value_name = "NAME")]
     vpc: Option<String>,
@@ -146,7 +149,8 @@ const STATES: [(&str, &[&str]); 16] = [
 ];
 
 /// Options that objects know, besides --vpc.
-const OF_OBJECTS: &[&str] = &["NAME", "--tables", "--limit", "--continue", "--fields", "--sort-by", "--watch"];
+const OF_OBJECTS: &[&str] =
+    &["NAME", "--tables", "--limit", "--continue", "--fields", "--selector", "--sort-by", "--watch"];
 
 /// The name of a view, for the other names that it goes by.
 fn view(kind: &str) -> &str {
@@ -183,6 +187,7 @@ fn check(args: &Args) -> anyhow::Result<()> {
         ("--continue", args.from.is_some()),
         ("--unused", args.unused),
         ("--fields", args.fields.is_some()),
+        ("--selector", args.labels.is_some()),
         ("--vpc", args.vpc.is_some()),
         ("--sort-by", args.sort_by.is_some()),
         ("--watch", args.watch),
@@ -214,6 +219,7 @@ fn check(args: &Args) -> anyhow::Result<()> {
         let given = [
             ("--vpc", args.vpc.is_some()),
             ("--fields", args.fields.is_some()),
+            ("--selector", args.labels.is_some()),
             ("--continue", args.from.is_some()),
             ("--watch", args.watch),
         ];
@@ -293,19 +299,30 @@ pub fn run(mut args: Args, global: &Global) -> anyhow::Result<ExitCode> {
 /// Objects, or the one that is named.
 fn objects(client: &Client, args: &Args, format: Format) -> anyhow::Result<ExitCode> {
     let path = path(&format!("/v1/objects/{}", escape(&args.kind)), args);
+    if args.name.is_some() && args.labels.is_some() {
+        anyhow::bail!("--selector means nothing beside a NAME, which names one");
+    }
     if args.watch {
         let wanted = crate::watch::Wanted {
             kind: &args.kind,
             name: args.name.as_deref(),
             vpc: args.vpc.as_deref(),
             fields: args.fields.as_deref(),
+            labels: args.labels.as_deref(),
             only_changes: args.watch_only,
         };
         return crate::watch::objects(client, &path, &wanted, format, objects_text);
     }
     if args.name.is_none() {
-        let done = listing::show(client, &path, (format, objects_text), args.sort_by.clone())?;
-        let whole = !args.tables && args.fields.is_none() && args.limit.is_none() && args.from.is_none();
+        let (done, count) = listing::counted(client, &path, (format, objects_text), args.sort_by.clone())?;
+        if let (0, Some(labels)) = (count, &args.labels) {
+            output::note(format_args!("no {} has labels `{}`", spelled(&args.kind), model::plain(labels)));
+        }
+        let whole = !args.tables
+            && args.fields.is_none()
+            && args.labels.is_none()
+            && args.limit.is_none()
+            && args.from.is_none();
         if whole && Kind::from_name(&args.kind) == Some(Kind::Route) && !client.is_remote() {
             crate::lines::beside_routes(client, args.vpc.as_deref(), format)?;
         }
@@ -318,10 +335,21 @@ fn objects(client: &Client, args: &Args, format: Format) -> anyhow::Result<ExitC
     Ok(ExitCode::SUCCESS)
 }
 
+/// What a word for kinds means, of one object.
+fn spelled(kind: &str) -> String {
+    Kind::from_name(kind).map_or("object".into(), |kind| kind.to_string())
+}
+
 /// The path of a listing with what was asked for.
 fn path(of: &str, args: &Args) -> String {
     let mut path = format!("{of}?limit={}", args.limit.unwrap_or(0));
-    let given = [("name", &args.name), ("vpc", &args.vpc), ("fields", &args.fields), ("continue", &args.from)];
+    let given = [
+        ("name", &args.name),
+        ("vpc", &args.vpc),
+        ("fields", &args.fields),
+        ("labels", &args.labels),
+        ("continue", &args.from),
+    ];
     for (key, value) in given {
         path += &value.as_ref().map_or(String::new(), |v| format!("&{key}={}", escape(v)));
     }

@@ -174,11 +174,21 @@ pub fn show(
     (format, layout): (Format, Layout),
     sort: Option<JsonPath>,
 ) -> anyhow::Result<ExitCode> {
+    counted(client, path, (format, layout), sort).map(|(done, _)| done)
+}
+
+/// The same, and how many there were.
+pub fn counted(
+    client: &Client,
+    path: &str,
+    (format, layout): (Format, Layout),
+    sort: Option<JsonPath>,
+) -> anyhow::Result<(ExitCode, u64)> {
     let mut printer = Printer::new(format, layout).sorted_by(sort);
     printer.export = path.starts_with("/v1/objects/all");
     let end = client.lines(path, |line| printer.take(line))??;
     let count = printer.end(end.rest.is_empty() && end.error.is_empty())?;
     anyhow::ensure!(end.error.is_empty(), "{}", end.error);
     anyhow::ensure!(end.count == count, "the node listed {} objects, and {count} arrived; list again", end.count);
-    Ok(if end.rest.is_empty() { ExitCode::SUCCESS } else { cut(count, &end.rest) })
+    Ok((if end.rest.is_empty() { ExitCode::SUCCESS } else { cut(count, &end.rest) }, count))
 }

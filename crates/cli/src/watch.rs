@@ -199,6 +199,8 @@ pub struct Wanted<'a> {
     pub vpc: Option<&'a str>,
     /// Only with these fields.
     pub fields: Option<&'a str>,
+    /// Only with these labels.
+    pub labels: Option<&'a str>,
     /// Not what is there, only what changes.
     pub only_changes: bool,
 }
@@ -207,15 +209,16 @@ impl Wanted<'_> {
     /// Whether an object that a controller tells of is wanted: a node's listing chooses itself.
     fn takes(&self, change: &WatchLine) -> anyhow::Result<bool> {
         let named = self.name.is_none_or(|name| name == change.name);
-        if !named || (self.vpc.is_none() && self.fields.is_none()) {
+        if !named || (self.vpc.is_none() && self.fields.is_none() && self.labels.is_none()) {
             return Ok(named);
         }
         let docs = model::parse_text("watch", &change.object.to_string());
         let Some(object) = docs.ok().and_then(|docs| docs.puts.into_iter().next()).map(|item| item.object) else {
             return Ok(false);
         };
-        let fields = Selector::parse(self.fields.unwrap_or(""), &[object.kind()]).map_err(|e| anyhow::anyhow!(e))?;
-        Ok(self.vpc.is_none_or(|vpc| object.vpcs().iter().any(|own| **own == *vpc)) && fields.takes(&object))
+        let fields = Selector::parse(self.fields.unwrap_or(""), &[object.kind()]);
+        let chosen = fields.and_then(|s| s.labelled(self.labels.unwrap_or(""))).map_err(|e| anyhow::anyhow!(e))?;
+        Ok(self.vpc.is_none_or(|vpc| object.vpcs().iter().any(|own| **own == *vpc)) && chosen.takes(&object))
     }
 }
 

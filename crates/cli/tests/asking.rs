@@ -78,6 +78,86 @@ fn what_changes_in_a_region_is_shown_as_it_changes() {
     assert_eq!(said(&["get", "role", "--sort-by", ".metadata.name", "-o", "name"]), "role/operator\n");
 }
 
+/// NCs with labels, as lines.
+const LABELLED: &str = "\
+{apiVersion: tunny/v1, kind: Nc, metadata: {name: l1, labels: {rack: r1, tier: a}}, spec: {address: 192.0.2.81}}
+---
+{apiVersion: tunny/v1, kind: Nc, metadata: {name: l2, labels: {rack: r2, tier: a}}, spec: {address: 192.0.2.82}}
+---
+{apiVersion: tunny/v1, kind: Nc, metadata: {name: l3, labels: {rack: r2}}, spec: {address: 192.0.2.83}}
+---
+{apiVersion: tunny/v1, kind: Nc, metadata: {name: l4}, spec: {address: 192.0.2.84}}
+";
+
+/// Asks for NCs by their labels, with `run` (a command's words to what it says on both streams), of whoever has [`LABELLED`].
+fn labels_choose(run: &dyn Fn(&[&str]) -> (bool, String)) {
+    for (labels, wanted) in [
+        ("rack=r2", "l2 l3"),
+        ("rack=r2,tier", "l2"),
+        ("rack in (r1, r2),!tier", "l3"),
+        ("rack notin (r1),rack", "l2 l3"),
+        ("rack,tier!=b", "l1 l2 l3"),
+    ] {
+        let (good, said) = run(&["get", "nc", "-l", labels, "-o", "name"]);
+        let wanted: String = wanted.split(' ').map(|name| format!("nc/{name}\n")).collect();
+        assert!(good && said == wanted, "-l {labels}: {said}");
+    }
+    // A limit counts what is chosen, and what follows is chosen as well.
+    let (_, cut) = run(&["get", "nc", "-l", "rack", "--limit", "2", "-o", "name"]);
+    assert!(cut.starts_with("nc/l1\nnc/l2\n") && cut.contains("--continue nc/l2"), "{cut}");
+    assert_eq!(run(&["get", "nc", "--selector", "rack", "--continue", "nc/l2", "-o", "name"]).1, "nc/l3\n");
+    for format in ["table", "json", "name"] {
+        let (good, said) = run(&["get", "nc", "-l", "rack=r9", "-o", format]);
+        assert!(good && said.contains("no Nc has labels `rack=r9`"), "{said}");
+    }
+    let (good, said) = run(&["get", "nc", "-l", "rack in r1"]);
+    assert!(!good && said.contains("`rack in r1` is no key of a label"), "{said}");
+    let (good, said) = run(&["get", "nc", "l1", "-l", "rack"]);
+    assert!(!good && said.contains("--selector means nothing beside a NAME"), "{said}");
+    let (good, said) = run(&["get", "nc", "l1", "-o", "yaml"]);
+    assert!(good && said.contains("  labels:\n    rack: r1\n    tier: a\n"), "{said}");
+}
+
+#[test]
+fn labels_choose_objects_of_a_node_and_change_nothing_else() {
+    let node = Node::start();
+    node.write("labelled.yaml", LABELLED);
+    node.said(&["apply", "--yes", "labelled.yaml"]);
+    labels_choose(&|words| {
+        let out = node.command(words).output().unwrap();
+        let said = [out.stdout, out.stderr].map(|text| String::from_utf8(text).unwrap()).concat();
+        (out.status.success(), said)
+    });
+    // Another label is a change, and is shown as one; it stays over a restart, which reads the binary form.
+    node.write("other.yaml", &LABELLED.replace("tier: a", "tier: b"));
+    let diff = node.command(&["diff", "other.yaml"]).output().unwrap();
+    let diff = String::from_utf8(diff.stdout).unwrap();
+    assert!(diff.contains("metadata.labels.tier: a → b"), "{diff}");
+    let mut chosen = Talk::begin(&node, &["get", "nc", "-w", "--watch-only", "-l", "rack=r2", "-o", "name"]);
+    std::thread::sleep(std::time::Duration::from_millis(1500));
+    node.said(&["apply", "--yes", "other.yaml"]);
+    chosen.wait("nc/l2");
+    assert!(!chosen.said().contains("l1"), "{}", chosen.said());
+    assert_eq!(node.said(&["get", "nc", "-l", "tier=b", "-o", "name"]), "nc/l1\nnc/l2\n");
+}
+
+#[test]
+fn labels_choose_objects_of_a_region() {
+    let node = Node::start();
+    let (_controller, url) = begin_region(node.dir.path(), "north");
+    let who = ["--ca", "region/ca.crt", "--cert", "region/operator.crt", "--key", "region/operator.key"];
+    let run = |words: &[&str]| {
+        let words = [&["--server", &url], &who[..], words].concat();
+        let out = node.command(&words).output().unwrap();
+        let said = [out.stdout, out.stderr].map(|text| String::from_utf8(text).unwrap()).concat();
+        (out.status.success(), said)
+    };
+    node.write("labelled.yaml", LABELLED);
+    let (good, said) = run(&["apply", "--yes", "labelled.yaml"]);
+    assert!(good, "{said}");
+    labels_choose(&run);
+}
+
 const WORLD: &str = "apiVersion: tunny/v1
 kind: Nc
 metadata: {name: h}

@@ -6,8 +6,9 @@ mod process;
 mod terminal;
 
 use process::{begin_region, Daemon};
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use terminal::TUNNY;
 
 const WORLD: &str = "
@@ -99,6 +100,91 @@ fn the_api_answers_as_its_document_says() {
     // GET has no end.
     let upstream = ["--include-path", "/v1/upstream", "--exclude-method", "GET"];
     api.fuzz("host.token", &[&drawn[..], &upstream].concat(), &seed);
+}
+
+/// Lines of an answer that may have no end: the first so many, or all.
+fn first_lines(mut curl: Command, most: usize) -> String {
+    let mut child = curl.stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let text = lines.take(most).map(|line| line + "\n").collect();
+    let _ = child.kill();
+    child.wait().unwrap();
+    text
+}
+
+/// How many lines there are of each form that a document knows; what is of none is told.
+fn of_each_form(python: &Path, document: &Path, request: [&str; 2], lines: &str) -> Vec<usize> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/fuzz-api/lines.py");
+    let mut child = Command::new(python)
+        .arg(script)
+        .arg(document)
+        .args(request)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    let out = child.wait_with_output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stdout).unwrap().split_whitespace().map(|n| n.parse().unwrap()).collect()
+}
+
+#[test]
+fn lines_are_those_that_the_documents_describe() {
+    let python = Path::new(TUNNY).ancestors().nth(2).unwrap().join("fuzz-api/bin/python");
+    if !python.exists() {
+        return skip::test("needs schemathesis", "TUNNY_CI=1 scripts/deps.sh");
+    }
+    let api = Api::start(PathBuf::new());
+    let document = api.dir.path().join("openapi.json");
+    std::fs::write(&document, controller::openapi::document().to_string()).unwrap();
+    let token = |file: &str| std::fs::read_to_string(api.dir.path().join(file)).unwrap().trim().to_string();
+    let objects = WORLD.matches("apiVersion").count();
+    let tell = |who: &str, path: &str, most: usize| {
+        let mut curl = Command::new("curl");
+        curl.args(["-sSN", "--cacert", "region/ca.crt", "-H", &format!("Authorization: Bearer {}", token(who))]);
+        curl.arg(format!("{}{path}", api.url)).current_dir(api.dir.path());
+        first_lines(curl, most)
+    };
+    let operator = "region/operator.token";
+    // Region and its operator were there before.
+    for (who, wanted, path, most, expected) in [
+        (operator, "/v1/objects/all", "/v1/objects/{kind}", usize::MAX, vec![objects + 2, 1]),
+        (operator, "/v1/objects/vm", "/v1/objects/{kind}", usize::MAX, vec![0, 1]),
+        (operator, "/v1/watch?after=1", "/v1/watch", objects, vec![objects, 0]),
+        (operator, "/v1/live", "/v1/live", 1, vec![1]),
+        ("host.token", "/v1/upstream?vnis=101", "/v1/upstream", 1, vec![1]),
+    ] {
+        let lines = tell(who, wanted, most);
+        assert_eq!(of_each_form(&python, &document, ["get", path], &lines), expected, "{wanted}: {lines}");
+    }
+    let saved = tell(operator, "/v1/backup", usize::MAX);
+    let forms = of_each_form(&python, &document, ["get", "/v1/backup"], &saved);
+    assert!(forms[0] == 1 && forms[1] > objects && forms[2] == 1, "{forms:?}");
+    // And those of a node.
+    let node = terminal::Node::start();
+    let tell = |words: &[&str]| {
+        let mut curl = Command::new("curl");
+        curl.args(["-sSN", "--unix-socket"]).arg(node.socket()).args(words);
+        first_lines(curl, usize::MAX)
+    };
+    std::fs::write(&document, tell(&["http://n/v1/openapi.json"])).unwrap();
+    for (path, words, request) in [
+        ("/v1/objects/{kind}", vec!["http://n/v1/objects/all"], "get"),
+        ("/v1/objects/{kind}", vec!["http://n/v1/objects/vm?tables=true"], "get"),
+        ("/v1/vm-counters", vec!["http://n/v1/vm-counters"], "get"),
+    ] {
+        let lines = tell(&words);
+        let forms = of_each_form(&python, &document, [request, path], &lines);
+        assert!(forms[0] > 0 && forms[1] == 1, "{path}: {forms:?} {lines}");
+    }
+    let lines = tell(&["-H", "content-type: application/json", "-d", "{}", "http://n/v1/sessions"]);
+    assert_eq!(of_each_form(&python, &document, ["post", "/v1/sessions"], &lines), [0, 1], "{lines}");
+    // What is not described is found.
+    let stranger =
+        std::panic::catch_unwind(|| of_each_form(&python, &document, ["get", "/v1/vm-counters"], "{\"vm\": 7}\n"));
+    assert!(stranger.is_err());
 }
 
 #[test]

@@ -18,7 +18,7 @@ fn region(vpcs: u32, each: u32, named: bool) -> Documents {
     let ncs: Vec<Name> = (0..1000).map(|i| format!("nc{i}").into()).collect();
     for (i, name) in ncs.iter().enumerate() {
         let address = IpAddr::V4(Ipv4Addr::from(0xac10_0000 + i as u32));
-        docs.put(Object::Nc(Nc { name: name.clone(), address, vpcs: vec![] }));
+        docs.put(Object::Nc(Nc { name: name.clone(), address, vpcs: vec![], labels: Default::default() }));
     }
     for v in 0..vpcs {
         let name: Name = format!("vpc{v}").into();
@@ -36,16 +36,31 @@ fn region(vpcs: u32, each: u32, named: bool) -> Documents {
             path: Default::default(),
             meter: None,
             peerings: vec![],
+            labels: Default::default(),
         };
         docs.put(Object::Vpc(Box::new(vpc)));
         for i in 0..each {
             let id = v * each + i;
             let own = |kind: &str| named.then(|| Name::from(format!("{kind}{id}")));
             let prefix = Prefix::new_assert(IpAddr::V4((0x0a00_0000 + (i << 8)).into()), 24);
-            docs.put(Object::Route(Route { name: own("r"), vpc: name.clone(), prefix, scope: Scope::Local }));
+            docs.put(Object::Route(Route {
+                name: own("r"),
+                vpc: name.clone(),
+                prefix,
+                scope: Scope::Local,
+                labels: Default::default(),
+            }));
             let addresses = Addresses::new(&[IpAddr::V4(Ipv4Addr::from(0x0a00_0005 + (i << 8)))]).unwrap();
             let (mac, nc) = (Mac(0x0200_1000_0000 + u64::from(id)), ncs[(id % 1000) as usize].clone());
-            docs.put(Object::Vm(Vm { name: own("vm"), vpc: name.clone(), addresses, mac, nc, meter: None }));
+            docs.put(Object::Vm(Vm {
+                name: own("vm"),
+                vpc: name.clone(),
+                addresses,
+                mac,
+                nc,
+                meter: None,
+                labels: Default::default(),
+            }));
         }
     }
     docs
@@ -110,6 +125,7 @@ fn main() {
                 vpc: format!("vpc{}", i % vpcs).into(),
                 prefix,
                 scope: Scope::Blackhole,
+                labels: Default::default(),
             }));
             docs
         })

@@ -422,8 +422,9 @@ fn reserved_in(region: &Region, fleet: &Fleet, now: placement::Time) -> BTreeMap
             has[Resource::Traffic] += tenant.vpcs.iter().filter_map(|vpc| usage.vpcs.get(&**vpc)).sum::<u64>();
         }
         let more = reserved(tenant, now).beyond(&has);
-        let placed = region.placement(&tenant.name).filter(|_| tenant.cluster.is_none());
-        let clusters = tenant.cluster.iter().chain(placed.iter().flat_map(|p| p.holders()));
+        let placed = region.placement(&tenant.name);
+        let named = tenant.cluster.iter().filter(|_| placed.is_none());
+        let clusters = named.chain(placed.iter().flat_map(|p| p.holders()));
         clusters.for_each(|cluster| *all.entry(cluster.clone()).or_default() += more);
     }
     all
@@ -474,7 +475,7 @@ fn units(region: &Region) -> Vec<Unit> {
         if cluster.is_none() {
             unit.lacking.push(tenant.name.clone());
         }
-        let moving = placed.and_then(|p| p.holders().nth(1)).filter(|_| tenant.cluster.is_none());
+        let moving = placed.and_then(|p| p.holders().nth(1));
         unit.other = moving.cloned().or(unit.other.take());
         // Where one of them is, the others go.
         if unit.cluster.is_none() || tenant.cluster.is_some() {

@@ -7,7 +7,15 @@ use std::collections::BTreeSet;
 
 fn pool(ranges: &str, ports: (u16, u16)) -> PublicPool {
     let ranges = ranges.split_whitespace().map(|r| r.parse().unwrap()).collect();
-    PublicPool { name: "p".into(), ranges, ports, block: 64, reuse_ports: false, shares: Vec::new() }
+    PublicPool {
+        name: "p".into(),
+        ranges,
+        ports,
+        block: 64,
+        reuse_ports: false,
+        shares: Vec::new(),
+        labels: Default::default(),
+    }
 }
 
 fn holders(names: &[&str]) -> Vec<Holder> {

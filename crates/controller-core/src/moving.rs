@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where a tenant that nobody pinned is served, and how it comes to another cluster without losing a packet.
+//! Where a tenant is served, and how it comes to another cluster without losing a packet: one that was placed there, or whose document
+//! names another one than before (`spec.cluster`).
 //!
 //! *Upstream* is what sends packets to clusters: hosts. A move has six steps, each of which is in the store before anything follows from it:
 //! 1. **copy**: the new cluster gets the tenant's objects. Upstream knows nothing. Until all its nodes have *verified* them.
@@ -123,6 +124,26 @@ impl Placement {
     /// The beginning of a move. None: it is there, or on its way somewhere.
     pub fn begin(&self, to: &Name, now_ms: u64) -> Option<Placement> {
         (self.moving.is_none() && self.cluster != *to).then(|| self.with(&self.cluster, to, Step::Copy, now_ms))
+    }
+
+    /// The cluster where it is, or where it goes.
+    pub fn destination(&self) -> &Name {
+        match &self.moving {
+            Some(m) if matches!(m.step, Step::Copy | Step::Hand) => &m.other,
+            _ => &self.cluster,
+        }
+    }
+
+    /// What brings it to a cluster that its document names: a move, or the way back from a move to elsewhere. None: it is there or on its way
+    /// there, or must first come to the end of another way.
+    pub fn toward(&self, to: &Name, now_ms: u64) -> Option<Placement> {
+        let Some(m) = &self.moving else { return self.begin(to, now_ms) };
+        if self.destination() == to {
+            return None;
+        }
+        // From where nothing has begun one can go anywhere; later there is only the way back.
+        let back = m.step == Step::Copy || m.other == *to || self.cluster == *to;
+        back.then(|| self.abort(now_ms))?
     }
 
     /// The way back. None: there is nothing to go back from, or no more.
@@ -423,7 +444,12 @@ mod tests {
                     }
                     10 => {
                         let to = &clusters[rng.random_range(0..3)];
-                        w.now().begin(to, time).into_iter().for_each(|p| w.write(p));
+                        // By a command, or by what its document says now.
+                        let begun = match rng.random_range(0..8) > 0 {
+                            true => w.now().begin(to, time),
+                            false => w.now().toward(to, time),
+                        };
+                        begun.into_iter().for_each(|p| w.write(p));
                     }
                     11 | 12 => traffic(&mut w, &mut rng, &mut seen),
                     _ => {

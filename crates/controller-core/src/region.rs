@@ -169,12 +169,12 @@ impl Region {
         self.clusters.iter().map(|(name, cluster)| (name, cluster.scope.amounts()))
     }
 
-    /// Where the Tenants are that nobody pinned.
+    /// Where Tenants are.
     pub fn placed(&self) -> &Placed {
         &self.placed
     }
 
-    /// Where a Tenant is that nobody pinned.
+    /// Where a Tenant is.
     pub fn placement(&self, tenant: &str) -> Option<&Placement> {
         self.placed.get(tenant)
     }
@@ -212,7 +212,10 @@ impl Region {
     pub fn concerned(&self, changes: &Places) -> BTreeSet<Name> {
         let before = changes.iter().filter_map(|(tenant, _)| self.placed.get(tenant));
         let after = changes.iter().filter_map(|(_, placement)| placement.as_ref());
-        let clusters = before.chain(after).flat_map(|p| p.holders());
+        // Without a place it is where its document says.
+        let without = changes.iter().filter(|(tenant, after)| after.is_none() || !self.placed.contains_key(tenant));
+        let named = without.filter_map(|(tenant, _)| self.model.by_name().tenants.get(tenant)?.cluster.as_ref());
+        let clusters = before.chain(after).flat_map(|p| p.holders()).chain(named);
         clusters.filter(|c| self.clusters.contains_key(*c)).cloned().collect()
     }
 
@@ -466,6 +469,10 @@ impl Region {
             plans.push(proposal.plan);
         }
         let pairs = merged(all);
+        let arrivals: Vec<_> = self.arrivals(&pairs).collect();
+        for (name, placement) in arrivals {
+            self.placed.insert(name, Placement { revision, ..placement });
+        }
         self.index.follow(&self.model, &pairs);
         self.pending.follow(&self.model, &self.placed, &pairs);
         for (before, after) in &pairs {
@@ -488,6 +495,17 @@ impl Region {
         }
         self.follow(&pairs, &clusters, shifts, revision);
         plans.into_iter().for_each(|plan| self.listings.note(plan, &self.model));
+    }
+
+    /// Places of Tenants that come with the name of a cluster. They are noted with them, so that a Tenant which is given another name later is known to
+    /// be somewhere, and moves.
+    pub fn arrivals<'a>(&'a self, pairs: &'a [Pair]) -> impl Iterator<Item = (Name, Placement)> + 'a {
+        pairs.iter().filter_map(|(before, after)| match (before, after) {
+            (None, Some(Object::Tenant(tenant))) if !self.placed.contains_key(&tenant.name) => {
+                Some((tenant.name.clone(), Placement::at(tenant.cluster.as_ref()?)))
+            }
+            _ => None,
+        })
     }
 
     /// Brings what clusters hold up to date.

@@ -69,10 +69,16 @@ fn handovers_anew(region: &Region, cluster: &str) -> Vec<Handover> {
     let mut found = Vec::new();
     for vpc in served(model, region.placed())[&cluster].iter() {
         let of = |tenant: &&Tenant| {
-            let placement = region.placement(&tenant.name).filter(|_| tenant.cluster.is_none())?;
+            let placement = region.placement(&tenant.name)?;
             let (role, other) = placement.handover(&cluster)?;
             let to = model.by_name().clusters.get(other)?.addresses.clone();
-            (!to.is_empty()).then(|| Handover { name: vpc.clone(), vpc: vpc.clone(), to, role })
+            (!to.is_empty()).then(|| Handover {
+                name: vpc.clone(),
+                vpc: vpc.clone(),
+                to,
+                role,
+                labels: Default::default(),
+            })
         };
         let group = peers(vpc);
         let first = match owner(vpc) {
@@ -385,6 +391,9 @@ fn an_object_is_known_to_be_where_it_is_and_since_when() {
         region.holders(&object, changed).into_iter().map(|h| (h.cluster.to_string(), h.since)).collect()
     };
     assert_eq!(held(&region, Kind::Vm, "mine", 1), [("a".to_string(), 1)]);
+    // A store of before has no place of a Tenant whose document names its cluster: it goes without steps.
+    let revision = region.revision();
+    region.place(vec![("b".into(), None)], revision);
     let text = "kind: Cluster, metadata: {name: b}, spec: {addresses: []}
         kind: Tenant, metadata: {name: b}, spec: {vpcs: [blue], cluster: b}";
     change(&mut region, &docs(text), &operator()).unwrap();

@@ -30,12 +30,12 @@ pub struct Increment {
 /// The VPCs of each cluster.
 pub type Served = BTreeMap<Name, Arc<BTreeSet<Name>>>;
 
-/// Where the Tenants are that nobody pinned to a cluster.
+/// Where Tenants are. One that was pinned to a cluster when it came may be missing here for a moment: it is where its document says.
 pub type Placed = BTreeMap<Name, Placement>;
 
-/// The cluster that hosts send a Tenant's packets to: the one that it is pinned to, or where it was placed.
+/// The cluster that hosts send a Tenant's packets to: where it was placed. Its document may name another one, to which it is moved then.
 pub fn serving<'a>(tenant: &'a Tenant, placed: &'a Placed) -> Option<&'a Name> {
-    tenant.cluster.as_ref().or_else(|| placed.get(&tenant.name).map(|p| &p.cluster))
+    placed.get(&tenant.name).map(|p| &p.cluster).or(tenant.cluster.as_ref())
 }
 
 pub(super) fn kind((before, after): &Pair) -> Kind {

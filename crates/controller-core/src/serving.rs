@@ -37,9 +37,9 @@ pub type Handovers = BTreeMap<Name, BTreeMap<Name, Handover>>;
 
 /// The clusters that hold a Tenant's VPCs.
 fn holders<'a>(tenant: &'a model::Tenant, placed: &'a Placed) -> Vec<&'a Name> {
-    match (&tenant.cluster, placed.get(&tenant.name)) {
-        (Some(pinned), _) => vec![pinned],
-        (None, placement) => placement.iter().flat_map(|p| p.holders()).collect(),
+    match placed.get(&tenant.name) {
+        Some(placement) => placement.holders().collect(),
+        None => tenant.cluster.iter().collect(),
     }
 }
 
@@ -112,7 +112,13 @@ pub fn handovers(
                     if owner(vpc).is_some_and(|of| of != *name) {
                         continue;
                     }
-                    let handover = || Handover { name: vpc.clone(), vpc: vpc.clone(), to: to.to_vec(), role };
+                    let handover = || Handover {
+                        name: vpc.clone(),
+                        vpc: vpc.clone(),
+                        to: to.to_vec(),
+                        role,
+                        labels: Default::default(),
+                    };
                     all.entry(cluster.clone()).or_default().entry(vpc.clone()).or_insert_with(handover);
                 }
             }
@@ -188,8 +194,10 @@ pub struct Pending {
     pub nowhere: BTreeSet<Name>,
     /// They are on their way.
     pub moving: BTreeSet<Name>,
-    /// They have a place, and are gone or pinned.
+    /// They have a place, and are gone.
     pub left: BTreeSet<Name>,
+    /// Their documents name a cluster, and it is not where they are or go.
+    pub called: BTreeSet<Name>,
     /// Something is reserved for them.
     pub reserving: BTreeSet<Name>,
     /// Their documents say where they are served (`spec.path`).
@@ -247,8 +255,10 @@ impl Pending {
             set.insert(name.clone())
         };
         let wants = set(|p| &mut p.nowhere, place.is_none() && free.is_some_and(|t| !t.vpcs.is_empty()));
-        set(|p| &mut p.moving, free.is_some() && place.is_some_and(|p: &Placement| p.moving.is_some()));
-        set(|p| &mut p.left, place.is_some() && free.is_none());
+        set(|p| &mut p.moving, tenant.is_some() && place.is_some_and(|p: &Placement| p.moving.is_some()));
+        set(|p| &mut p.left, place.is_some() && tenant.is_none());
+        let named = tenant.and_then(|t| t.cluster.as_ref());
+        set(|p| &mut p.called, named.is_some_and(|to| place.is_none_or(|p| p.destination() != to)));
         set(|p| &mut p.reserving, tenant.is_some_and(|t| t.reserve.is_any()));
         set(|p| &mut p.pinned, tenant.is_some_and(|t| t.path != ServedBy::Auto));
         self.wanted += u64::from(wants);

@@ -11,6 +11,7 @@ use crate::store::etcd::{Etcd, Fence};
 use crate::store::{Compare, Outcome, Snapshot, Store, Write};
 use crate::{credentials, keys, schema};
 use controller_core::credentials::hash_of;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::io::{BufRead, BufReader};
@@ -24,7 +25,7 @@ const PAGE: usize = 2_000;
 const ALL: (&[u8], &[u8]) = (b"", b"\xff");
 
 /// The first line.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Head {
     /// The form of the file.
@@ -35,14 +36,17 @@ pub struct Head {
     pub revision: u64,
 }
 
-#[derive(Serialize, Deserialize)]
-struct Line {
+/// An entry of the store.
+#[derive(Serialize, Deserialize, JsonSchema)]
+pub(crate) struct Line {
+    /// Its key.
     key: String,
+    /// Its value.
     value: String,
 }
 
 /// The last line.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct End {
     /// How many entries there are.
     pub entries: u64,

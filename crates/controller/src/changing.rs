@@ -352,7 +352,11 @@ fn writes(core: &Core, planned: &[Planned]) -> Vec<Write> {
         true => Write::Put(keys::latest(name), Vec::new()),
         false => Write::Delete(keys::latest(name)),
     });
-    let all = objects.chain(clusters);
+    let pairs = planned.iter().map(|p| &p.proposal.pairs);
+    let places = pairs.flat_map(|pairs| core.region.arrivals(pairs)).map(|(tenant, placement)| {
+        Write::Put(keys::placement(&tenant), serde_json::to_vec(&placement).unwrap_or_default())
+    });
+    let all = objects.chain(clusters).chain(places);
     if planned.len() == 1 {
         return all.collect();
     }

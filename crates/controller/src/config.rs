@@ -95,6 +95,8 @@ mod tests {
             (good.to_string() + "store: {etcd: {endpoints: []}}\n", "endpoints"),
             (good.to_string() + "store: {etcd: {endpoints: [127.0.0.1:2379]}}\n", "http"),
             (good.to_string() + "store: {etcd: {endpoints: [\"http://x\"], cert: x}}\n", "key"),
+            (good.to_string() + "store: {etcd: {endpoints: [\"https://x\"]}}\n", "store.etcd.ca"),
+            (good.to_string() + "store: {etcd: {endpoints: [\"http://x\"], ca: x}}\n", "is not encrypted"),
             (good.to_string() + "store: {other: {}}\n", "store"),
             ("region: north\n".into(), "listen"),
         ] {

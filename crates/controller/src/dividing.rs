@@ -113,7 +113,7 @@ impl Core {
         let mut clusters = more.clone();
         for tenant in tenants {
             clusters.extend(tenant.cluster.iter());
-            let placement = self.region.placement(&tenant.name).filter(|_| tenant.cluster.is_none());
+            let placement = self.region.placement(&tenant.name);
             clusters.extend(placement.into_iter().flat_map(|p| p.holders()));
         }
         let nodes = model.by_name().nodes.values().filter(|n| clusters.contains(&n.cluster)).count();

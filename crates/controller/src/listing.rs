@@ -24,6 +24,8 @@ pub struct ListQuery {
     pub vpc: String,
     /// Those whose fields are so.
     pub fields: String,
+    /// Those whose labels are so, as in `tunny get -l`.
+    pub labels: String,
     /// So many; 0: all.
     pub limit: u64,
     /// From where another listing was cut.
@@ -51,7 +53,7 @@ pub fn list(
     query: &ListQuery,
 ) -> Result<(Text, u64), Refusal> {
     let kinds = kinds(kind)?;
-    let selector = Selector::parse(&query.fields, &kinds).map_err(wrong)?;
+    let selector = Selector::parse(&query.fields, &kinds).and_then(|s| s.labelled(&query.labels)).map_err(wrong)?;
     let core = controller.core();
     let (model, revision) = (core.region.model(), core.region.revision());
     let vpc = match query.vpc.as_str() {

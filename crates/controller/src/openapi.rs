@@ -3,6 +3,7 @@
 //! OpenAPI 3.1 document that it serves.
 
 use crate::api::{ApplyQuery, MoveBody, NoQuery, RebalanceQuery};
+use crate::backup;
 use crate::listing::ListQuery;
 use crate::live::LiveLine;
 use crate::placing::{Rebalanced, TenantView};
@@ -17,7 +18,7 @@ use controller_core::assign::ClusterView;
 use model::{Access, Kind};
 use node::audit::Event;
 use node::distribution::{Message, Report, Switched, Upstream};
-use node::types::ApplyReport;
+use node::types::{ApplyReport, ListEnd};
 use schemars::generate::SchemaSettings;
 use schemars::transform::{RecursiveTransform, Transform};
 use schemars::{JsonSchema, SchemaGenerator};
@@ -62,6 +63,23 @@ fn of<T: JsonSchema>(schemas: &mut SchemaGenerator) -> Value {
 
 fn documents(_: &mut SchemaGenerator) -> Value {
     json!({"$ref": "#/components/schemas/Document"})
+}
+
+/// A line of a listing, or its last one.
+fn listed(schemas: &mut SchemaGenerator) -> Value {
+    let end = json!({"type": "object", "required": ["end"], "properties": {"end": of::<ListEnd>(schemas)}});
+    json!({"anyOf": [documents(schemas), end]})
+}
+
+/// A change, or why there is none any more.
+fn watched(schemas: &mut SchemaGenerator) -> Value {
+    let end = json!({"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}});
+    json!({"anyOf": [of::<WatchLine>(schemas), end]})
+}
+
+/// The first line of a backup, an entry, the last line.
+fn saved(schemas: &mut SchemaGenerator) -> Value {
+    json!({"anyOf": [of::<backup::Head>(schemas), of::<backup::Line>(schemas), of::<backup::End>(schemas)]})
 }
 
 fn anything(_: &mut SchemaGenerator) -> Value {
@@ -112,7 +130,7 @@ pub const REQUESTS: &[Request] = &[
     get("/v1/status", LOOKERS, of::<Status>, "Region, revision, objects by kind, nodes by how they stand."),
     Request {
         query: of::<ListQuery>,
-        ..lines("/v1/objects/{kind}", PEOPLE, documents, "Objects as they were when the listing began; the header `tunny-revision` says of which revision.")
+        ..lines("/v1/objects/{kind}", PEOPLE, listed, "Objects as they were when the listing began; the header `tunny-revision` says of which revision.")
     },
     Request {
         query: of::<ApplyQuery>,
@@ -121,7 +139,7 @@ pub const REQUESTS: &[Request] = &[
     },
     Request {
         query: of::<WatchQuery>,
-        ..lines("/v1/watch", PEOPLE, of::<WatchLine>, "Changes behind a revision, a line an object, without an end. 410: the revision is no longer kept.")
+        ..lines("/v1/watch", PEOPLE, watched, "Changes behind a revision, a line an object, without an end. 410: the revision is no longer kept.")
     },
     Request { led: Led::Must, ..get("/v1/describe/{kind}/{name}", PEOPLE, of::<Description>, "An object, when it changed last, and on which nodes it is installed.") },
     Request { led: Led::Best, ..get("/v1/nodes", LOOKERS, of::<Vec<NodeView>>, "How every node stands: intent, installed, verified.") },
@@ -182,7 +200,7 @@ pub const REQUESTS: &[Request] = &[
         answer: Answer::Nothing,
         ..post("/v1/report", NODES, anything, "How a node stands.")
     },
-    lines("/v1/backup", OPERATORS, anything, "All that the store holds, as of one revision, for `tunny controller restore`. Secrets are in it as hashes alone."),
+    lines("/v1/backup", OPERATORS, saved, "All that the store holds, as of one revision, for `tunny controller restore`. Secrets are in it as hashes alone."),
     get("/v1/openapi.json", EVERYBODY, anything, "This document."),
 ];
 

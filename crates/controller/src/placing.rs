@@ -130,13 +130,29 @@ impl Core {
         nodes.map(move |n| self.fleet.overview(&n.name, cluster, intent, now))
     }
 
-    /// What is to change now: moves that are due, tenants that are nowhere, and those that went or were pinned.
+    /// What brings a Tenant to the cluster that its document names, by the steps of any other move.
+    fn called(&self, name: &Name, now_ms: u64) -> Option<Placement> {
+        let to = self.region.model().by_name().tenants.get(name)?.cluster.as_ref()?;
+        let there = &self.region.model().by_name().clusters;
+        match self.region.placement(name) {
+            Some(placement) if there.contains_key(&placement.cluster) => placement.toward(to, now_ms),
+            // Nobody is left who would hand anything over.
+            _ => Some(Placement::at(to)),
+        }
+    }
+
+    /// What is to change now: moves that are due, tenants that are nowhere, those that went, and those whose documents name another cluster.
     fn due(&mut self, now_ms: u64) -> Places {
         let pending = self.region.pending();
         let mut changes: Places = pending.left.iter().map(|name| (name.clone(), None)).collect();
+        let turned = pending.called.iter().filter_map(|name| Some((name.clone(), Some(self.called(name, now_ms)?))));
+        let turned: Places = turned.collect();
+        let others: BTreeSet<&Name> = turned.iter().map(|(name, _)| name).collect();
         // Tenants that lie together go together: those of one unit began at one revision, and all facts are of it.
-        let moving = pending.moving.iter().filter_map(|name| Some((name, self.region.placement(name)?)));
+        let moving = pending.moving.iter().filter(|name| !others.contains(name));
+        let moving = moving.filter_map(|name| Some((name, self.region.placement(name)?)));
         changes.extend(moving.filter_map(|(name, p)| Some((name.clone(), Some(p.next(self, now_ms)?)))));
+        changes.extend(turned);
         if pending.nowhere.is_empty() {
             self.refused.clear();
             return changes;
@@ -215,7 +231,7 @@ impl Controller {
             let mut event = Event::new(&format!("place {tenant}"), "done", revision, who);
             event.note = match placement {
                 Some(p) => format!("{}: {}", p.cluster, p.words(&[])),
-                None => "its Tenant is gone or pinned".into(),
+                None => "its Tenant is gone".into(),
             };
             self.audit.note(event);
         }
@@ -236,8 +252,9 @@ impl Controller {
             let amounts = core.region.amounts(&t.vpcs);
             let placement = core.region.placement(&t.name);
             let (cluster, state) = match (&t.cluster, placement) {
-                (Some(cluster), _) => (cluster.to_string(), "pinned".into()),
-                (None, Some(p)) => (p.cluster.to_string(), p.words(&p.waits_for(&*core))),
+                (Some(to), Some(p)) if p.moving.is_none() && p.cluster == *to => (to.to_string(), "pinned".into()),
+                (_, Some(p)) => (p.cluster.to_string(), p.words(&p.waits_for(&*core))),
+                (Some(to), None) => (to.to_string(), "pinned".into()),
                 (None, None) => (
                     String::new(),
                     core.refused.get(&t.name).cloned().unwrap_or_else(|| {
@@ -289,6 +306,12 @@ impl Controller {
         let mut core = self.core();
         if core.region.model().get(Kind::Tenant, tenant).is_none() {
             return Err(absent(Kind::Tenant, tenant));
+        }
+        let named = core.region.model().by_name().tenants.get(tenant).and_then(|t| t.cluster.as_ref());
+        if let Some(to) = named {
+            return Err(Refusal::Wrong(vec![format!(
+                "Tenant `{tenant}` goes to {to} because its document names that (spec.cluster): change it to turn the move round"
+            )]));
         }
         let placement = core.region.placement(tenant).cloned();
         let Some(placement) = placement.filter(|p| p.abort(0).is_some()) else {

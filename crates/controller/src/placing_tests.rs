@@ -139,6 +139,20 @@ impl World {
         core.region.holders(&vpc, 0).iter().any(|h| *h.cluster == *cluster)
     }
 
+    /// A move runs to its end, whoever must have a say in it.
+    fn comes(&self, tenant: &str, to: &str) {
+        let mut now = now_ms();
+        for _ in 0..12 {
+            now += 10_000;
+            self.settle(now);
+            self.nodes_report(&NODES);
+            self.host_switches();
+        }
+        self.settle(now);
+        let there = self.tenant(tenant);
+        assert!(there.cluster == to && !there.state.contains("moving"), "{there:?}");
+    }
+
     fn add(&self, tenant: &str, vni: u32, vms: u64) -> Result<(), String> {
         let mut lines = format!(
             "kind: Vpc, metadata: {{name: {tenant}}}, spec: {{vni: {vni}}}\nkind: Tenant, metadata: {{name: {tenant}}}, spec: {{vpcs: [{tenant}]}}"
@@ -182,9 +196,9 @@ fn tenants_get_clusters_and_what_fits_nowhere_is_refused_by_name() {
         "{why}"
     );
     assert!(world.controller().tenants().iter().all(|t| t.name != "green"));
-    // Somebody who is pinned is where that says.
+    // Somebody who is pinned comes to where that says.
     world.apply("kind: Tenant, metadata: {name: red}, spec: {vpcs: [red], cluster: b}").unwrap();
-    world.settle(0);
+    world.comes("red", "b");
     assert_eq!((world.tenant("red").cluster.as_str(), world.tenant("red").state.as_str()), ("b", "pinned"));
     assert!(world.holds("b", "red") && !world.holds("a", "red"));
     let why = world.controller().move_tenant(&caller(), "red", "a").unwrap_err().sentences().join("");
@@ -492,6 +506,59 @@ fn tenants_are_served_where_the_controller_decides_from_what_nodes_measure() {
     world.measures("a1", "xdp", &[]);
     decide(&world, now_ms());
     assert_eq!((world.told("a").1, world.told("a").2, world.path("blue").0), (false, "".into(), "fast".into()));
+}
+
+/// A document that names another cluster brings its Tenant there by the steps of a move, whoever dies meanwhile.
+#[test]
+fn a_tenant_whose_document_names_another_cluster_moves_by_steps() {
+    let mut world = World::start();
+    let pin = |cluster: &str| {
+        let cluster = if cluster.is_empty() { String::new() } else { format!(", cluster: {cluster}") };
+        format!("kind: Tenant, metadata: {{name: red}}, spec: {{vpcs: [red]{cluster}}}")
+    };
+    let upstream =
+        |world: &World| world.controller().core().region.upstream(101).cloned().map(|name| name.to_string()).unwrap();
+    world.nodes_report(&NODES);
+    world.apply(&format!("kind: Vpc, metadata: {{name: red}}, spec: {{vni: 101}}\n{}", pin("a"))).unwrap();
+    assert_eq!((world.tenant("red").state.as_str(), upstream(&world).as_str()), ("pinned", "a"));
+    // Nothing has been looked at since: where it is came with it.
+    world.apply(&pin("b")).unwrap();
+    assert_eq!(upstream(&world), "a", "hosts turn when the new cluster has it");
+    assert!(world.holds("a", "red"));
+    for (words, cluster) in [("1/6", "a"), ("2/6", "a"), ("3/6", "b"), ("4/6", "b"), ("5/6", "b")] {
+        world.again();
+        world.settle(now_ms());
+        let state = world.tenant("red").state;
+        assert!(state.contains(words), "{words}: {state}");
+        assert_eq!(
+            (upstream(&world).as_str(), world.holds("a", "red"), world.holds("b", "red")),
+            (cluster, true, true)
+        );
+        let why = world.controller().abort_move(&caller(), "red").unwrap_err().sentences().join("");
+        assert!(why.contains("its document names that (spec.cluster)"), "{why}");
+        world.nodes_report(&NODES);
+        if words == "3/6" {
+            world.host_switches();
+        }
+        world.settle(now_ms() + if words == "4/6" { 10_000 } else { 0 });
+    }
+    world.comes("red", "b");
+    assert_eq!((world.tenant("red").state.as_str(), world.holds("a", "red")), ("pinned", false));
+    // Without a name it stays where it is; edited back on its way it goes back, and hosts never turn.
+    world.apply(&pin("")).unwrap();
+    world.settle(now_ms());
+    assert_eq!((world.tenant("red").cluster.as_str(), world.tenant("red").state.as_str()), ("b", "placed"));
+    world.apply(&pin("a")).unwrap();
+    world.settle(now_ms());
+    world.nodes_report(&["a1", "a2"]);
+    world.settle(now_ms());
+    assert!(world.tenant("red").state.contains("2/6"), "{}", world.tenant("red").state);
+    world.apply(&pin("b")).unwrap();
+    world.settle(now_ms());
+    assert!(world.tenant("red").state.contains("begins new connections itself again"), "{}", world.tenant("red").state);
+    assert_eq!(upstream(&world), "b");
+    world.comes("red", "b");
+    assert!(!world.holds("a", "red"));
 }
 
 #[test]

@@ -6,6 +6,9 @@ import { ago, badge, card, empty, h, head, number, percent, put, short, table, t
 
 export const title = "Map";
 
+/** Nodes of a cluster that have links of their own on the map. */
+const FEW = 8;
+
 const ORDER = ["damaged", "refused", "away", "behind", "unknown", "current"];
 
 /** The worst first. */
@@ -16,6 +19,17 @@ export function traffic(node) {
   const { engine, packets, bits } = node.usage ?? {};
   if (!engine || ["away", "unknown"].includes(node.state)) return undefined;
   return `${short(packets, "packets/s")} · ${short(bits, "bit/s")}`;
+}
+
+/** A link with what runs over it now: the thicker the more, in steps of ten. */
+function link(from, to, nodes, href) {
+  const here = nodes.filter((n) => traffic(n));
+  const sum = (what) => here.reduce((all, n) => all + (n.usage[what] ?? 0), 0);
+  const [packets, bits] = [sum("packets"), sum("bits")];
+  const words = here.length ? `${short(packets, "packets/s")} · ${short(bits, "bit/s")}` : "nobody is here";
+  const wire = h("span", { class: `wire ${here.length ? "" : "off"}`, "aria-hidden": "true" });
+  wire.style.height = `${Math.min(12, 1 + Math.floor(Math.log10(1 + packets) * 1.5))}px`;
+  return h("li", { class: "flowline" }, h("span", { class: "muted" }, from), wire, h("span", { class: "rate small nowrap" }, words), h("a", { href }, to));
 }
 
 function gauge(name, level, limits) {
@@ -52,6 +66,13 @@ export function show(main, state) {
       levels.length > 0 && h("div", { class: "gauges" }, levels.slice(0, 4).map(([table, level]) => gauge(table, level, limits))),
       nodes.length ? nodes.map(node) : empty("No node yet."));
   }
+  /** From the network to a cluster, and on to its nodes as long as those are few. */
+  function linksOf(c) {
+    const name = c.metadata.name, nodes = [...state.nodes.values()].filter((n) => n.cluster === name);
+    const inner = nodes.length <= FEW ? [...nodes].sort(byState) : [];
+    return [link("network", name, nodes, `#/nodes?q=${encodeURIComponent(name)}`),
+      ...inner.map((n) => link(name, n.name, [n], `#/nodes/${encodeURIComponent(n.name)}`))];
+  }
   function draw() {
     const nodes = [...state.nodes.values()], current = nodes.filter((n) => n.state === "current").length;
     const bad = nodes.filter((n) => ["damaged", "refused", "away"].includes(n.state)).length;
@@ -60,6 +81,7 @@ export function show(main, state) {
     put(main,
       head("Region", `${state.me.region}, as it is now`, h("p", { class: "legend" }, h("span", {}, h("span", { class: "three", "aria-hidden": "true" }, h("i", { class: "first" }), h("i", { class: "on" }), h("i", { class: "on" })), "intent, installed, verified"), h("span", {}, "ticks: closed to new tenants, full"))),
       tiles([["Nodes current", number(current), `of ${number(nodes.length)}`], bad > 0 && ["Need a look", number(bad)], ["Tenants", number(o.Tenant)], ["VPCs", number(o.Vpc)], ["VMs", number(o.Vm)], ["Routes", number(o.Route)], ["Revision", number(state.revision)]]),
+      clusters.length > 0 && card("Links", "what comes in, a second", h("ul", { class: "links", "aria-label": "Links" }, clusters.flatMap(linksOf))),
       clusters.length ? h("div", { class: "cards few" }, clusters.map(cluster)) : h("div", { class: "card" }, empty("There is no cluster yet. ", h("code", {}, "tunny apply"), " a Cluster and its Nodes, and they are here.")),
       recent.length > 0 && card("Lately", h("a", { href: "#/events" }, "All events"), table([
         ["Time", (e) => h("a", { class: "nowrap", href: `#/events?around=${e.time_ms}`, title: "what happened around then" }, time(e.time_ms))],

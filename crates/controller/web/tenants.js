@@ -33,7 +33,10 @@ function search(main, state, at) {
       const found = await get(`/v1/search?q=${esc(word)}&limit=100`, stop.signal);
       const n = found.objects.length;
       sum.textContent = word ? `${number(n)}${found.more ? " and more" : ""} found in ${Math.max(1, Math.round(performance.now() - begun))} ms${found.more ? "; say more to see the rest" : ""}` : `${found.more ? `The first ${number(n)}` : number(n)}. Type to search tenants, VPCs, VMs, NCs and nodes.`;
+      const walks = place.contains(document.activeElement);
       put(place, n ? results(found.objects) : empty(word ? ["Nothing here has ", h("code", {}, word), " in its name or address."] : "There is no tenant yet."));
+      // Who walks through the list stays at the same object, or in the list, when an answer comes late.
+      if (walks && !place.contains(document.activeElement)) (place.querySelector("td.lead a") ?? box).focus();
     } catch (error) {
       if (error.name !== "AbortError") put(place, h("div", { class: "body" }, trouble(error)));
     }
@@ -65,7 +68,7 @@ function search(main, state, at) {
 }
 
 function results(objects) {
-  const name = (o) => [h("span", { class: "kind" }, o.kind), h("a", { href: page(o) }, o.name)];
+  const name = (o) => [h("span", { class: "kind" }, o.kind), h("a", { id: `found-${o.kind}-${o.name}`, href: page(o) }, o.name)];
   return table([
     ["Name", name, "lead"], ["VPC", (o) => o.kind === "Vpc" ? "" : o.vpc ?? ""], ["VNI", (o) => o.vni ?? "", "num extra"],
     ["Addresses", (o) => (o.addresses ?? []).join(", "), "mono"], ["On", (o) => o.nc ?? "", "extra"],

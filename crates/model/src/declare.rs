@@ -137,7 +137,18 @@ pub(crate) fn of_type<T, S: Slot<Value = T>>(slot: S) -> S {
 }
 
 /// A struct of which each field says where it stands in a document and what may stand there.
+///
+/// A `kind`, in contrast to a part of one, has labels besides.
 macro_rules! fields {
+    ($(#[doc = $about:literal])+ $(#[derive($($derive:ident),+)])? pub kind $Name:ident { $($body:tt)* }) => {
+        $crate::declare::fields! {
+            $(#[doc = $about])+ $(#[derive($($derive),+)])? pub struct $Name {
+                $($body)*
+                /// See [`Labels`](crate::Labels).
+                labels: $crate::Labels = "metadata.labels", $crate::labels::LabelsSlot;
+            }
+        }
+    };
     ($(#[doc = $about:literal])+ $(#[derive($($derive:ident),+)])? pub struct $Name:ident {
         $($(#[doc = $doc:literal])+ $field:ident: $ty:ty = $path:literal, $slot:expr;)+
     }) => {

@@ -214,6 +214,11 @@ impl<'a> Doc<'a> {
         }
     }
 
+    /// A text of which equal ones share one allocation.
+    pub fn shared(&mut self, text: &str) -> Name {
+        self.names.get(text)
+    }
+
     /// The text at a path.
     pub fn text(&self, path: &str) -> Option<&'a str> {
         self.node(path)?.text()

@@ -75,6 +75,10 @@ pub fn changed_fields(before: &Object, after: &Object) -> Vec<FieldChange> {
         })),
         None => compare(&mut out, "spec", &before.to_json()["spec"], &after.to_json()["spec"]),
     }
+    if before.labels() != after.labels() {
+        let labels = |object: &Object| object.to_json()["metadata"]["labels"].take();
+        compare(&mut out, "metadata.labels", &labels(before), &labels(after));
+    }
     out
 }
 

@@ -13,6 +13,7 @@ mod error;
 mod forms;
 mod input;
 mod kinds;
+mod labels;
 mod model;
 mod plain;
 mod plan;
@@ -36,6 +37,7 @@ pub use emit::{yaml_document, FieldChange};
 pub use error::{ConfigError, Place, Problem};
 pub use input::{is_standard_input, read_input, read_text};
 pub use kinds::*;
+pub use labels::{Labels, LABELS_MAX};
 pub use model::{
     merge, Changes, Counts, Delta, FilterPlan, Listing, Listings, Model, Position, Snapshot, Touched, VmView, VpcView,
     Wanted, PEER_STEPS_MAX,
@@ -45,7 +47,7 @@ pub use plan::{Action, ChangeView, Pair, Plan, PlanView, Tally};
 pub use prefix::{parse_mac, parse_prefix, Mac, Prefix};
 pub use resource::{Resource, RESOURCES};
 pub use schema::{json_schema, reference};
-pub use selector::Selector;
+pub use selector::{LabelSelector, Selector};
 pub use time::Timestamp;
 
 /// Errors that are listed at most.

@@ -212,12 +212,13 @@ impl<'a> Before<'a> {
             Undo::Gateway(old) => Object::Gateway(old.clone()?),
             Undo::NcRemoved(_, n) | Undo::NcChanged(_, n) => {
                 let vpcs = n.vpcs.iter().map(|v| self.vpc(*v)).collect();
-                Object::Nc(Nc { name: n.name.clone(), address: n.address, vpcs })
+                Object::Nc(Nc { name: n.name.clone(), address: n.address, vpcs, labels: n.labels.clone() })
             }
             Undo::VpcRemoved(_, v) => Object::Vpc(Box::new(v.spec.clone())),
             Undo::VpcChanged(_, v) => Object::Vpc(v.clone()),
-            Undo::PeeringRemoved(name, pair) => {
-                Object::Peering(Peering { name: name.clone(), vpcs: pair.map(|v| self.vpc(v)) })
+            Undo::PeeringRemoved(name, p) => {
+                let vpcs = p.pair.map(|v| self.vpc(v));
+                Object::Peering(Peering { name: name.clone(), vpcs, labels: p.labels.clone() })
             }
             Undo::VmRemoved(vpc, mac, vm) => Object::Vm(Vm {
                 name: vm.name.clone(),
@@ -226,12 +227,14 @@ impl<'a> Before<'a> {
                 mac: *mac,
                 nc: self.nc(vm.nc),
                 meter: vm.meter.clone(),
+                labels: vm.labels.clone(),
             }),
             Undo::RouteRemoved(vpc, prefix, r) => Object::Route(Route {
                 name: r.name.clone(),
                 vpc: self.vpc(*vpc),
                 prefix: *prefix,
                 scope: r.target.map(|to| self.vpc(*to)),
+                labels: r.labels.clone(),
             }),
             Undo::Named(_, _, old) => *old.clone()?,
             _ => return None,

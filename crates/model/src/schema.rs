@@ -64,7 +64,7 @@ impl Branch {
 }
 
 /// Fields that every document has.
-fn common() -> [Field; 2] {
+fn common() -> [Field; 3] {
     let field = |path: &str, allowed: String, meaning: &str, of: Value| Field {
         path: path.into(),
         ty: "text".into(),
@@ -77,6 +77,7 @@ fn common() -> [Field; 2] {
     [
         field("apiVersion", "tunny/v1".into(), "Version of the document form.", json!({"const": "tunny/v1"})),
         field("kind", kinds(), "What the document describes.", json!({"enum": Kind::ALL.map(Kind::name)})),
+        crate::labels::field(),
     ]
 }
 
@@ -104,8 +105,9 @@ pub(crate) fn tree(kind: Kind) -> &'static Branch {
 /// What is allowed at a path, also at one inside the tree; list indices are ignored.
 pub(crate) fn allowed(kind: Kind, path: &str) -> String {
     let path = path.split('[').next().unwrap_or(path);
-    match fields(kind).iter().find(|f| f.path == path) {
-        Some(field) => field.allowed.clone(),
+    let found = fields(kind).iter().find(|f| f.path == path).map(|f| f.allowed.clone());
+    match found.or_else(|| common().into_iter().find(|f| f.path == path).map(|f| f.allowed)) {
+        Some(allowed) => allowed,
         None => tree(kind).find(path).map_or_else(String::new, Branch::names),
     }
 }

@@ -256,7 +256,7 @@ fn only_the_last_plan_can_be_taken_back() {
     let docs = |n: u8| {
         let mut d = Documents::new();
         let address = IpAddr::V4(Ipv4Addr::new(192, 0, 2, n));
-        d.put(Object::Nc(Nc { name: format!("n{n}").into(), address, vpcs: vec![] }));
+        d.put(Object::Nc(Nc { name: format!("n{n}").into(), address, vpcs: vec![], labels: Default::default() }));
         d
     };
     let first = model.apply(&docs(1)).unwrap();

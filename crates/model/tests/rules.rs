@@ -239,14 +239,21 @@ fn hub(spokes: u32) -> Documents {
             path: Default::default(),
             meter: None,
             peerings,
+            labels: Labels::default(),
         }))
     };
-    let route = |vpc: &str, prefix, scope| Object::Route(Route { name: None, vpc: vpc.into(), prefix, scope });
+    let route = |vpc: &str, prefix, scope| {
+        Object::Route(Route { name: None, vpc: vpc.into(), prefix, scope, labels: Default::default() })
+    };
     d.put(vpc("hub", Vni(1), peerings));
     for i in 0..spokes {
         let (name, peering): (String, Name) = (format!("s{i}"), format!("p{i}").into());
         d.put(vpc(&name, Vni(i + 2), vec![peering.clone()]));
-        d.put(Object::Peering(Peering { name: peering, vpcs: ["hub".into(), name.as_str().into()] }));
+        d.put(Object::Peering(Peering {
+            name: peering,
+            vpcs: ["hub".into(), name.as_str().into()],
+            labels: Default::default(),
+        }));
         let own = Prefix::new_assert(IpAddr::V4((0x0a00_0000 + (i << 8)).into()), 24);
         d.put(route(&name, own, Scope::Local));
         d.put(route(&name, "0.0.0.0/0".parse().unwrap(), Scope::Peer("hub".into())));
@@ -337,6 +344,8 @@ fn every_example_is_valid_and_every_field_appears_in_one() {
         for field in schema::fields(kind) {
             assert!(seen.contains(&format!("{kind}.{}", field.path)), "{kind}.{} is in no example", field.path);
         }
+        let labels = format!("{kind}.metadata.labels.");
+        assert!(seen.iter().any(|path| path.starts_with(&labels)), "no {kind} of an example has labels");
     }
 }
 

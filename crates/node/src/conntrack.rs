@@ -539,7 +539,12 @@ fn on(
 
 /// Sessions of a gateway without ports, none at first. `now` is the time of its first packet.
 pub fn offline(model: &Model, now: u64) -> Result<Arc<Connections>, NodeError> {
-    let memory = Arc::new(conntrack::HeapMemory::new().map_err(NodeError::system("reserving session memory"))?);
+    let memory = conntrack::HeapMemory::new().map_err(NodeError::system("reserving session memory"))?;
+    over(Arc::new(memory), model, now)
+}
+
+/// The same in some memory.
+pub(crate) fn over(memory: Arc<dyn SessionMemory>, model: &Model, now: u64) -> Result<Arc<Connections>, NodeError> {
     let plan = model.conntrack();
     let nat = on(memory, options(model, 0x7475_6e6e_7921), now, &plan)?;
     nat.set_filter(Arc::new(Filter::new(&plan.filter.groups, &plan.filter.members, &Filter::default())));

@@ -27,6 +27,8 @@ pub struct ListQuery {
     pub vpc: String,
     /// Those whose fields are so.
     pub fields: String,
+    /// Those whose labels are so, as in `tunny get -l`.
+    pub labels: String,
     /// So many; 0: all.
     pub limit: u64,
     /// From where another listing was cut.
@@ -90,6 +92,12 @@ pub(crate) fn known_addresses(model: &Model, query: &SessionQuery) -> Result<(),
 }
 
 impl ListQuery {
+    /// Which objects are chosen by what stands in them.
+    fn selector(&self, kind: &str) -> Result<Selector, NodeError> {
+        let fields = Selector::parse(&self.fields, &kinds(kind)?);
+        fields.and_then(|fields| fields.labelled(&self.labels)).map_err(NodeError::Request)
+    }
+
     fn snapshot(&self, kind: &str, model: &Model) -> Result<Snapshot, NodeError> {
         let kinds = kinds(kind)?;
         if !self.vpc.is_empty() {
@@ -314,7 +322,7 @@ fn text_of(list: &[serde_json::Value]) -> Vec<u8> {
 
 impl Node {
     fn listing(self: &Arc<Self>, kind: &str, query: &ListQuery) -> Result<Objects, NodeError> {
-        let selector = Selector::parse(&query.fields, &kinds(kind)?).map_err(NodeError::Request)?;
+        let selector = query.selector(kind)?;
         let core = self.core();
         let snapshot = self.listings.begin(query.snapshot(kind, &core.model)?);
         let left = if query.limit == 0 { u64::MAX } else { query.limit };
@@ -326,9 +334,13 @@ impl Node {
         let plain = ListQuery { name: String::new(), ..query.clone() };
         match (query.tables, query.name.as_str()) {
             (true, name) => {
-                if !(query.vpc.is_empty() && query.from.is_empty() && query.fields.is_empty()) {
+                if !(query.vpc.is_empty()
+                    && query.from.is_empty()
+                    && query.fields.is_empty()
+                    && query.labels.is_empty())
+                {
                     return Err(NodeError::Request(
-                        "what the tables hold is listed whole: it knows neither `vpc`, `fields` nor `continue`".into(),
+                        "what the tables hold is listed whole: it knows neither `vpc`, `fields`, `labels` nor `continue`".into(),
                     ));
                 }
                 let cursor = self.table_cursor(kind, name)?;
@@ -352,7 +364,7 @@ impl Node {
                 let core = self.core();
                 let found =
                     kinds(kind)?.into_iter().filter_map(|k| core.model.get(k, name)).filter(|o| wanted.takes(o));
-                let selector = Selector::parse(&query.fields, &kinds(kind)?).map_err(NodeError::Request)?;
+                let selector = query.selector(kind)?;
                 let found: Vec<_> = found.filter(|o| selector.takes(o)).map(|o| o.to_json()).collect();
                 match found.is_empty() {
                     true if kind == "all" => {
@@ -371,8 +383,8 @@ impl Node {
 
     /// `GET /v1/vm-counters`: of one VM, of those of a VPC, or of all.
     pub fn vm_counters(self: &Arc<Self>, query: &ListQuery) -> Result<Text, NodeError> {
-        if query.tables || !query.fields.is_empty() {
-            return Err(NodeError::Request("counters of VMs know neither `tables` nor `fields`".into()));
+        if query.tables || !query.fields.is_empty() || !query.labels.is_empty() {
+            return Err(NodeError::Request("counters of VMs know neither `tables`, `fields` nor `labels`".into()));
         }
         if query.name.is_empty() {
             return Ok(lines(Counted(self.listing("vm", query)?)));

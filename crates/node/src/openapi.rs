@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The OpenAPI document of the local API: one table of what may be asked, from which also come the words of a refusal.
 
+use crate::sessions::SessionView;
+use crate::types::{ListEnd, VmCounters};
+use model::Kind;
+use schemars::generate::SchemaSettings;
+use schemars::JsonSchema;
 use serde_json::{json, Map, Value};
 
 /// A request.
@@ -18,7 +23,7 @@ enum Answer {
     /// One JSON value.
     Json,
     /// JSON objects, one a line, and an end line.
-    Lines,
+    Lines(fn() -> Value),
     /// A stream of events until the client closes it.
     Stream,
     /// Text of Prometheus.
@@ -38,6 +43,7 @@ const OBJECTS: &[(&str, &str)] = &[
     ("vpc", "string"),
     ("name", "string"),
     ("fields", "string"),
+    ("labels", "string"),
     ("limit", "integer"),
     ("continue", "string"),
     ("tables", "boolean"),
@@ -69,6 +75,29 @@ const fn post(path: &'static str, query: &'static [(&'static str, &'static str)]
     Request { method: "post", path, summary, query, answer: Answer::Json, body: Body::Json }
 }
 
+/// An object as it is configured, or, without `apiVersion`, as the tables hold it.
+fn object() -> Value {
+    let held = json!({
+        "type": "object",
+        "required": ["kind", "metadata", "spec"],
+        "properties": {
+            "kind": {"enum": Kind::ALL.map(Kind::name)},
+            "metadata": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}},
+            "spec": {"type": "object"},
+        },
+        "additionalProperties": false,
+    });
+    json!({"anyOf": [{"$ref": "#/components/schemas/Document"}, held]})
+}
+
+/// The schema of what is written.
+fn schema_of<T: JsonSchema>() -> Value {
+    let settings = SchemaSettings::draft2020_12().with(|s| s.inline_subschemas = true).for_serialize();
+    let mut schema = settings.into_generator().into_root_schema_for::<T>();
+    schema.remove("$schema");
+    schema.to_value()
+}
+
 /// Every request.
 const REQUESTS: &[Request] = &[
     get("/v1/status", &[], "Engine, uplinks, warnings, steps of the start, commit times."),
@@ -79,9 +108,12 @@ const REQUESTS: &[Request] = &[
     get("/v1/states", &[], "The state table and its agent."),
     get("/v1/shaping", &[], "Lines that are shaped, and what waits."),
     get("/v1/migration", &[], "What has migrated to the software path."),
-    Request { answer: Answer::Lines, ..get("/v1/vm-counters", LISTING, "Packets and bytes delivered to VMs.") },
     Request {
-        answer: Answer::Lines,
+        answer: Answer::Lines(schema_of::<VmCounters>),
+        ..get("/v1/vm-counters", LISTING, "Packets and bytes delivered to VMs.")
+    },
+    Request {
+        answer: Answer::Lines(object),
         ..get(
             "/v1/objects/{kind}",
             OBJECTS,
@@ -105,7 +137,10 @@ const REQUESTS: &[Request] = &[
     },
     post("/v1/trace", &[], "The path of one packet with every table entry that it met."),
     Request { answer: Answer::Stream, ..post("/v1/capture", &[], "Packets and events as they happen.") },
-    Request { answer: Answer::Lines, ..post("/v1/sessions", &[], "Sessions that the body selects.") },
+    Request {
+        answer: Answer::Lines(schema_of::<SessionView>),
+        ..post("/v1/sessions", &[], "Sessions that the body selects.")
+    },
     post("/v1/ports", &[], "Pools, and who holds which ports."),
     post("/v1/rules", &[], "The rules of security groups and what each decided."),
 ];
@@ -155,7 +190,7 @@ fn operation(r: &Request) -> Value {
     }
     let (form, what) = match r.answer {
         Answer::Json => ("application/json", "The answer."),
-        Answer::Lines => ("application/x-ndjson", "JSON objects, one a line; the last is `end` with how it ended."),
+        Answer::Lines(_) => ("application/x-ndjson", "JSON objects, one a line; the last is `end` with how it ended."),
         Answer::Stream => ("application/octet-stream", "Events until the client closes the connection."),
         Answer::Metrics => ("text/plain", "The exposition format of Prometheus, or OpenMetrics if that is accepted."),
     };
@@ -168,6 +203,10 @@ fn operation(r: &Request) -> Value {
         ("500", "The node failed."),
     ];
     let mut responses = json!({"200": {"description": what, "content": {form: {}}}});
+    if let Answer::Lines(line) = r.answer {
+        let end = json!({"type": "object", "required": ["end"], "properties": {"end": schema_of::<ListEnd>()}});
+        responses["200"]["content"][form]["schema"] = json!({"anyOf": [line(), end]});
+    }
     for (status, why) in answers {
         responses[status] = refused.clone();
         responses[status]["description"] = why.into();

@@ -48,7 +48,7 @@ pub struct SessionQuery {
 }
 
 /// One session.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, schemars::JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct SessionView {
     /// VNI.

@@ -242,7 +242,7 @@ pub struct Counters {
 }
 
 /// One VM's counters.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VmCounters {
     /// Name of the VM.
     pub vm: String,
@@ -256,7 +256,7 @@ pub struct VmCounters {
 pub const LIST_END: &[u8] = b"{\"end\":";
 
 /// The last line of a listing, as `{"end": …}`: a listing without it was cut off.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ListEnd {
     /// Objects listed.
     pub count: u64,

@@ -21,7 +21,7 @@ fn example() -> Documents {
 fn route(i: u8, scope: Scope) -> Documents {
     let mut docs = Documents::new();
     let prefix = format!("10.9.{i}.0/24").parse().unwrap();
-    docs.put(Object::Route(Route { name: None, vpc: "red".into(), prefix, scope }));
+    docs.put(Object::Route(Route { name: None, vpc: "red".into(), prefix, scope, labels: Default::default() }));
     docs
 }
 
@@ -296,7 +296,12 @@ fn snapshots_come_back_and_every_changed_byte_is_refused() {
     let (mut model, _) = Model::from_documents(&example()).unwrap();
     let mut docs = Documents::new();
     let address = "192.0.2.77".parse().unwrap();
-    docs.put(Object::Nc(Nc { name: "extra".into(), address, vpcs: vec!["green".into(), "red".into()] }));
+    docs.put(Object::Nc(Nc {
+        name: "extra".into(),
+        address,
+        vpcs: vec!["green".into(), "red".into()],
+        labels: Default::default(),
+    }));
     model.apply(&docs).unwrap();
     let good = bytes(&model);
     let (back, number) = Model::from_snapshot(&good).unwrap();

@@ -53,22 +53,35 @@ assert.equal((await api("/v1/apply", "kind: [")).status(), 422);
 await page.waitForFunction(() => document.querySelector("main").textContent.includes("refused"));
 await page.waitForFunction(() => document.querySelectorAll(".gauge").length >= 4, undefined, { timeout: 30_000 });
 assert(await page.evaluate(() => window.sameDocument), "the page was loaded again");
+// Two clusters with two nodes each: a link to each, with what runs over it.
+const links = page.getByRole("list", { name: "Links" }).getByRole("listitem");
+assert.equal(await links.count(), 6);
+await page.waitForFunction(() => [...document.querySelectorAll(".flowline")].every((link) => /packets\/s · .*bit\/s/.test(link.textContent)), undefined, { timeout: 30_000 });
+await links.getByRole("link", { name: "north-1" }).waitFor();
 
 // By keyboard alone: skip link, views by number, search by slash, down into the list, in.
 await page.keyboard.press("3");
 await page.waitForURL(/#\/tenants/);
 await page.keyboard.press("/");
-await page.keyboard.type("fresh");
+await page.keyboard.type("fres");
 await settled(page, "found in");
 await page.getByRole("link", { name: "fresh" }).waitFor();
-// An answer about the first letters of it that comes late makes a new list, in which nothing has the focus.
+// An answer that comes late makes a new list, and who walks through the old one stays where they are.
 const focused = () => page.evaluate(() => document.activeElement.textContent);
-for (let tries = 0; tries < 40 && await focused() !== "fresh"; tries++) {
-  await page.waitForTimeout(250);
-  await page.keyboard.press("/");
-  await page.keyboard.press("ArrowDown");
-}
+let release;
+const late = new Promise((done) => { release = done; });
+const whole = /\/v1\/search\?q=fresh&/;
+await page.route(whole, async (route) => { await late; await route.continue(); });
+const asked = page.waitForRequest(whole);
+await page.keyboard.type("h");
+await asked;
+await page.keyboard.press("ArrowDown");
 assert.equal(await focused(), "fresh");
+await page.evaluate(() => document.activeElement.setAttribute("data-old", ""));
+release();
+await page.waitForFunction(() => !document.querySelector("[data-old]") && document.querySelector("[aria-busy]").getAttribute("aria-busy") === "false");
+assert.equal(await focused(), "fresh");
+await page.unroute(whole);
 await page.keyboard.press("Enter");
 await settled(page, "As configured");
 await page.waitForFunction(() => document.querySelectorAll("main .badge.ok").length === 2);

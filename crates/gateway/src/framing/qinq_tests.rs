@@ -2,7 +2,15 @@
 use super::*;
 
 fn circuit(tags: u8) -> Circuit {
-    let port = EdgePort { number: 3, tags, mtu: 1500, tpids: [0x88a8, 0x8100], ifindex: IfIndex(7), changes: false };
+    let port = EdgePort {
+        number: 3,
+        tags,
+        mtu: 1500,
+        tpids: [0x88a8, 0x8100],
+        ifindex: IfIndex(7),
+        changes: false,
+        elsewhere: false,
+    };
     Circuit { port, tags: [[0, 0], [100, 0], [100, 200]][usize::from(tags)], class: 0 }
 }
 

@@ -5,6 +5,7 @@ use super::codec::*;
 use crate::doc::{decode, Names};
 use crate::documents::{quick_line, Documents};
 use crate::kinds::*;
+use crate::labels::{put_labels, read_labels, Labels};
 use crate::quick;
 use crate::yaml;
 use abi::Vni;
@@ -48,7 +49,10 @@ pub fn read_documents(r: &mut Reader<'_>) -> Result<Documents, Fault> {
 const LINE: &str = "line ";
 
 fn read_kind(r: &mut Reader<'_>) -> Result<Kind, Fault> {
-    let n = r.byte()?;
+    kind_of(r.byte()?)
+}
+
+pub(crate) fn kind_of(n: u8) -> Result<Kind, Fault> {
     Kind::ALL.into_iter().find(|k| *k as u8 == n).ok_or_else(|| format!("{n} is no kind"))
 }
 
@@ -121,7 +125,7 @@ pub(crate) fn put_vpc(out: &mut Vec<u8>, v: &Vpc) {
     put_addresses(out, &v.gateways);
     let limited = v.limits != VpcLimits::default();
     let placed = v.path != VpcPath::default();
-    let flags = [v.icmp, v.pick_up, limited, v.weight != 1, placed];
+    let flags = [v.icmp, v.pick_up, limited, v.weight != 1, placed, !v.labels.is_empty()];
     out.push(flags.iter().enumerate().map(|(bit, is)| u8::from(*is) << bit).sum());
     put_optional_meter(out, v.meter.as_deref());
     put_names(out, &v.peerings);
@@ -134,6 +138,9 @@ pub(crate) fn put_vpc(out: &mut Vec<u8>, v: &Vpc) {
     if placed {
         let served = ServedBy::ALL.iter().position(|(_, s)| *s == v.path.vpc).unwrap_or(0) as u8;
         out.push(served | u8::from(v.path.peerings) << 2 | u8::from(v.path.sessions) << 3);
+    }
+    if !v.labels.is_empty() {
+        put_labels(out, &v.labels);
     }
 }
 
@@ -158,6 +165,7 @@ pub(crate) fn read_vpc(r: &mut Reader<'_>, names: &mut Names) -> Result<Vpc, Fau
     }
     let weight = if flags & 8 != 0 { r.below(1001, "weight")? as u16 } else { 1 };
     let path = if flags & 16 != 0 { read_path(r.byte()?)? } else { VpcPath::default() };
+    let labels = if flags & 32 != 0 { read_labels(r, names)? } else { Labels::default() };
     Ok(Vpc {
         name,
         vni,
@@ -170,6 +178,7 @@ pub(crate) fn read_vpc(r: &mut Reader<'_>, names: &mut Names) -> Result<Vpc, Fau
         path,
         meter,
         peerings,
+        labels,
     })
 }
 
@@ -201,8 +210,22 @@ pub(crate) fn read_document(r: &mut Reader<'_>, names: &mut Names) -> Result<Obj
     }
 }
 
+/// On the number of a kind: labels stand in front of the object.
+const LABELLED: u8 = 1 << 7;
+
+/// Whether labels of a kind stand in front; a Vpc has a flag of its own, and documents say all.
+fn has_flag(kind: Kind) -> bool {
+    has_bytes(kind) && kind != Kind::Vpc
+}
+
 fn put_object(out: &mut Vec<u8>, object: &Object) {
-    out.push(object.kind() as u8);
+    let kind = object.kind();
+    if has_flag(kind) && !object.labels().is_empty() {
+        out.push(kind as u8 | LABELLED);
+        put_labels(out, object.labels());
+    } else {
+        out.push(kind as u8);
+    }
     match object {
         Object::Nc(n) => {
             put_text(out, &n.name);
@@ -239,13 +262,21 @@ fn put_object(out: &mut Vec<u8>, object: &Object) {
 }
 
 fn read_object(r: &mut Reader<'_>, names: &mut Names) -> Result<Object, Fault> {
-    let kind = read_kind(r)?;
+    let byte = r.byte()?;
+    let (kind, labelled) = (kind_of(byte & !LABELLED)?, byte & LABELLED != 0);
+    if labelled && !has_flag(kind) {
+        return Err(format!("{kind} has its labels elsewhere"));
+    }
+    let labels = if labelled { read_labels(r, names)? } else { Labels::default() };
     Ok(match kind {
-        Kind::Nc => Object::Nc(Nc { name: names.get(r.name()?), address: r.address()?, vpcs: read_names(r, names)? }),
+        Kind::Nc => {
+            let name = names.get(r.name()?);
+            Object::Nc(Nc { name, address: r.address()?, vpcs: read_names(r, names)?, labels })
+        }
         Kind::Vpc => Object::Vpc(Box::new(read_vpc(r, names)?)),
         Kind::Peering => {
             let name = names.get(r.name()?);
-            Object::Peering(Peering { name, vpcs: [names.get(r.name()?), names.get(r.name()?)] })
+            Object::Peering(Peering { name, vpcs: [names.get(r.name()?), names.get(r.name()?)], labels })
         }
         Kind::Vm => Object::Vm(Vm {
             name: read_optional(r)?,
@@ -254,6 +285,7 @@ fn read_object(r: &mut Reader<'_>, names: &mut Names) -> Result<Object, Fault> {
             mac: r.mac()?,
             nc: names.get(r.name()?),
             meter: read_optional_meter(r)?,
+            labels,
         }),
         Kind::Route => {
             let (name, vpc, prefix) = (read_optional(r)?, names.get(r.name()?), r.prefix()?);
@@ -261,7 +293,8 @@ fn read_object(r: &mut Reader<'_>, names: &mut Names) -> Result<Object, Fault> {
             let line = word.strip_prefix(LINE).and_then(|n| n.parse().ok());
             let scope = line.map(|n| Ok(Scope::Line(n)));
             let scope = scope.or_else(|| Scope::of(word, || r.name().map(|name| names.get(name))));
-            Object::Route(Route { name, vpc, prefix, scope: scope.ok_or_else(|| format!("`{word}` is no scope"))?? })
+            let scope = scope.ok_or_else(|| format!("`{word}` is no scope"))??;
+            Object::Route(Route { name, vpc, prefix, scope, labels })
         }
         rare => {
             let object = read_document(r, names)?;

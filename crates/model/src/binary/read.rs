@@ -4,12 +4,13 @@
 
 use super::codec::*;
 use super::frame::{frame_at, read_file_head, Found, FILE_HEAD};
-use super::objects::{read_addresses, read_document, read_optional, read_optional_meter, read_vpc};
-use super::write::{Part, PIECE, ROUTE_NAMED, SNAPSHOT_MARK, VM_METERED, VM_NAMED};
+use super::objects::{kind_of, read_addresses, read_document, read_optional, read_optional_meter, read_vpc};
+use super::write::{Part, PIECE, ROUTE_LABELLED, ROUTE_NAMED, SNAPSHOT_MARK, VM_LABELLED, VM_METERED, VM_NAMED};
 use super::{SnapshotError, BINARY_VERSION};
 use crate::doc::Names;
 use crate::kinds::*;
-use crate::model::{agrees, Link, Model, NcState, RouteState, Target, VmState, VpcState};
+use crate::labels::{read_labels, Labels};
+use crate::model::{agrees, Link, Model, NcState, PeeringState, RouteState, Target, VmState, VpcState};
 use crate::prefix::{Mac, Prefix};
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -75,6 +76,8 @@ struct Load {
     body: Body,
     listings: Vec<(u32, u32)>,
     consents: HashMap<u32, HashSet<Name>>,
+    /// Labels of NCs and peerings that are still to come.
+    labels: HashMap<(Kind, Name), Labels>,
     ended: bool,
 }
 
@@ -88,6 +91,11 @@ impl Load {
         self.part = part;
         while !r.is_empty() {
             match part {
+                p if p == Part::Labels as u8 => {
+                    let (kind, name) = (kind_of(r.byte()?)?, self.names.get(r.name()?));
+                    let labels = read_labels(r, &mut self.names)?;
+                    self.labels.insert((kind, name), labels);
+                }
                 p if p == Part::Documents as u8 => {
                     let object = read_document(r, &mut self.names)?;
                     let (kind, name) = (object.kind(), object.name());
@@ -120,8 +128,9 @@ impl Load {
 
     fn nc(&mut self, r: &mut Reader<'_>) -> Result<(), Fault> {
         let (name, address) = (self.names.get(r.name()?), r.address()?);
+        let labels = self.labels.remove(&(Kind::Nc, name.clone())).unwrap_or_default();
         let m = &mut self.model;
-        let id = m.ncs.insert(NcState { name: name.clone(), address, vpcs: Vec::new(), vms: 0 });
+        let id = m.ncs.insert(NcState { name: name.clone(), address, vpcs: Vec::new(), vms: 0, labels });
         if m.nc_names.insert(name.clone(), id).is_some() {
             return Err(format!("Nc `{name}` is described twice"));
         }
@@ -162,7 +171,8 @@ impl Load {
                 return Err(format!("Vpc `{}` has two peerings with one VPC", vpc.spec.name));
             }
         }
-        match m.peerings.insert(name.clone(), pair) {
+        let labels = self.labels.remove(&(Kind::Peering, name.clone())).unwrap_or_default();
+        match m.peerings.insert(name.clone(), PeeringState { pair, labels }) {
             None => Ok(()),
             Some(_) => Err(format!("Peering `{name}` is described twice")),
         }
@@ -199,6 +209,7 @@ impl Load {
         let target = target.ok_or_else(|| format!("{} is no scope", head & 7))??;
         let r = rest.into_inner();
         let name = if head & ROUTE_NAMED != 0 { read_optional(r)? } else { None };
+        let labels = if head & ROUTE_LABELLED != 0 { read_labels(r, &mut self.names)? } else { Labels::default() };
         if self.body.routes.last().is_some_and(|l| l.0 >= prefix) {
             return Err(format!("route {prefix} is out of order"));
         }
@@ -207,7 +218,7 @@ impl Load {
                 return Err(format!("Route `{name}` is described twice"));
             }
         }
-        self.body.routes.push((prefix, RouteState { name, target }));
+        self.body.routes.push((prefix, RouteState { name, target, labels }));
         Ok(())
     }
 
@@ -221,6 +232,7 @@ impl Load {
         };
         let name = if head & VM_NAMED != 0 { read_optional(r)? } else { None };
         let meter = if head & VM_METERED != 0 { read_optional_meter(r)? } else { None };
+        let labels = if head & VM_LABELLED != 0 { read_labels(r, &mut self.names)? } else { Labels::default() };
         if self.body.vms.last().is_some_and(|l| l.0 >= mac) {
             return Err(format!("VM {mac} is out of order"));
         }
@@ -230,7 +242,7 @@ impl Load {
             }
         }
         self.model.ncs.at_mut(nc).vms += 1;
-        self.body.vms.push((mac, VmState { name, nc, addresses, meter }));
+        self.body.vms.push((mac, VmState { name, nc, addresses, meter, labels }));
         Ok(())
     }
 
@@ -306,6 +318,9 @@ impl Load {
                 return Err(format!("Nc `{}` lists a VPC twice", self.model.nc(nc).name));
             }
             self.model.ncs.at_mut(nc).vpcs.push(vpc);
+        }
+        if let Some((kind, name)) = self.labels.keys().next() {
+            return Err(format!("{kind} `{name}` has labels and is not there"));
         }
         let mut m = self.model;
         for (kind, used, limit) in m.water_levels() {

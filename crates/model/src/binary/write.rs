@@ -7,6 +7,7 @@ use super::frame::{file_head, put_frame};
 use super::objects::{put_addresses, put_document, put_optional_meter, put_vpc};
 use super::SnapshotError;
 use crate::kinds::Kind;
+use crate::labels::put_labels;
 use crate::model::{Model, RouteState, Target, VmState, VpcState};
 use crate::prefix::{Mac, Prefix};
 use std::io::Write;
@@ -19,6 +20,8 @@ pub(crate) const SNAPSHOT_MARK: &[u8; 8] = b"TUNNYsnp";
 #[derive(Clone, Copy)]
 #[repr(u8)]
 pub(super) enum Part {
+    /// Labels of NCs and peerings, of which there is no place in their own parts.
+    Labels = 0,
     Documents = 1,
     Ncs = 2,
     Vpcs = 3,
@@ -34,8 +37,10 @@ const FRAME_AIM: usize = 256 << 10;
 pub(super) const PIECE: usize = 4096;
 
 pub(super) const ROUTE_NAMED: u8 = 1 << 4;
+pub(super) const ROUTE_LABELLED: u8 = 1 << 5;
 pub(super) const VM_NAMED: u8 = 1 << 7;
 pub(super) const VM_METERED: u8 = 1 << 6;
+pub(super) const VM_LABELLED: u8 = 1 << 5;
 
 /// Writes frames of one part after another.
 struct Frames<'a> {
@@ -74,6 +79,16 @@ impl Model {
     pub fn write_snapshot(&self, out: &mut dyn Write, number: u64) -> std::io::Result<()> {
         out.write_all(&file_head(SNAPSHOT_MARK, number))?;
         let mut f = Frames { out, payload: Vec::new(), frame: Vec::new() };
+        f.begin(Part::Labels);
+        let ncs = self.nc_names.iter().map(|(name, id)| (Kind::Nc, name, &self.nc(*id).labels));
+        let peerings = self.peerings.iter().map(|(name, p)| (Kind::Peering, name, &p.labels));
+        for (kind, name, labels) in ncs.chain(peerings).filter(|(.., labels)| !labels.is_empty()) {
+            f.payload.push(kind as u8);
+            put_text(&mut f.payload, name);
+            put_labels(&mut f.payload, labels);
+            f.step(Part::Labels)?;
+        }
+        f.end()?;
         f.begin(Part::Documents);
         for object in [Kind::Gateway].into_iter().chain(Kind::BY_NAME.iter().copied()).flat_map(|k| self.objects(k)) {
             put_document(&mut f.payload, &object);
@@ -95,9 +110,9 @@ impl Model {
         f.end()?;
         let order = Order::new(self);
         f.begin(Part::Peerings);
-        for (name, pair) in &self.peerings {
+        for (name, peering) in &self.peerings {
             put_text(&mut f.payload, name);
-            pair.iter().for_each(|v| put_u64(&mut f.payload, order.vpc(*v)));
+            peering.pair.iter().for_each(|v| put_u64(&mut f.payload, order.vpc(*v)));
             f.step(Part::Peerings)?;
         }
         f.end()?;
@@ -188,7 +203,9 @@ fn write_body(f: &mut Frames<'_>, index: u64, vpc: &VpcState, order: &Order) -> 
 }
 
 fn put_route(out: &mut Vec<u8>, prefix: Prefix, route: &RouteState, order: &Order) {
-    out.push(route.target.number() | if route.name.is_some() { ROUTE_NAMED } else { 0 });
+    let named = if route.name.is_some() { ROUTE_NAMED } else { 0 };
+    let labelled = if route.labels.is_empty() { 0 } else { ROUTE_LABELLED };
+    out.push(route.target.number() | named | labelled);
     put_prefix(out, prefix);
     match route.target {
         Target::Peer(to) => put_u64(out, order.vpc(to)),
@@ -198,11 +215,15 @@ fn put_route(out: &mut Vec<u8>, prefix: Prefix, route: &RouteState, order: &Orde
     if let Some(name) = &route.name {
         put_text(out, name);
     }
+    if labelled != 0 {
+        put_labels(out, &route.labels);
+    }
 }
 
 fn put_vm(out: &mut Vec<u8>, mac: Mac, vm: &VmState, order: &Order) {
     let named = if vm.name.is_some() { VM_NAMED } else { 0 };
-    out.push(named | if vm.meter.is_some() { VM_METERED } else { 0 });
+    let labelled = if vm.labels.is_empty() { 0 } else { VM_LABELLED };
+    out.push(named | labelled | if vm.meter.is_some() { VM_METERED } else { 0 });
     put_mac(out, mac);
     put_u64(out, order.ncs[vm.nc as usize].into());
     put_addresses(out, &vm.addresses);
@@ -211,5 +232,8 @@ fn put_vm(out: &mut Vec<u8>, mac: Mac, vm: &VmState, order: &Order) {
     }
     if vm.meter.is_some() {
         put_optional_meter(out, vm.meter.as_deref());
+    }
+    if labelled != 0 {
+        put_labels(out, &vm.labels);
     }
 }

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 fields! {
     /// Nodes that all hold the same tables: those of the Tenants that are placed in it. A kind of the controller: a node takes none.
-    pub struct Cluster {
+    pub kind Cluster {
         /// Name, unique among the documents of its kind.
         name: Name = "metadata.name", OwnName;
         /// Tunnel addresses under which hosts reach its nodes.

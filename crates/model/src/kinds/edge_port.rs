@@ -17,7 +17,7 @@ pub const TPIDS: [(&str, u16); 3] = [("802.1Q", 0x8100), ("802.1ad", 0x88a8), ("
 
 fields! {
     /// A port of the node towards sites of customers, who reach their VPCs over it by Overlays (provider edge).
-    pub struct EdgePort {
+    pub kind EdgePort {
         /// Name, unique among the documents of its kind.
         name: Name = "metadata.name", OwnName;
         /// The interface. It needs no address; what comes by it is a customer's, but for the link's own control (LACP, LLDP), which is left to the kernel. Either this is given or spec.at.
@@ -93,7 +93,7 @@ const VLAN_ID: &str = "a VLAN id, 1 to 4094";
 
 fields! {
     /// A customer's way from an EdgePort into a VPC: port and tags name the VPC, and routes of scope `line` lead back.
-    pub struct Overlay {
+    pub kind Overlay {
         /// Name, unique among the documents of its kind.
         name: Name = "metadata.name", OwnName;
         /// The VPC that the site reaches. Its Routes say what is behind the line (scope `line`): nothing else may be the source of what comes from there (`edge_source`).

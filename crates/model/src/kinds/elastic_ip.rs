@@ -16,7 +16,7 @@ const FORWARDS: &str = "up to 256, as tcp/443=web1:8443 or udp/5000-5009=red/10.
 
 fields! {
     /// A public address of a VM, or some of its ports.
-    pub struct ElasticIp {
+    pub kind ElasticIp {
         /// Name, unique among the documents of its kind.
         name: Name = "metadata.name", OwnName;
         /// The public address. Who sends to it must lie behind a Route of the VPC with scope `internet`.

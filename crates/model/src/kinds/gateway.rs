@@ -14,7 +14,7 @@ const INLINE: &str = "1 to 8, as SERVERS=NETWORK (two interface names, as ens1=e
 
 fields! {
     /// The node itself. A node has exactly one.
-    pub struct Gateway {
+    pub kind Gateway {
         /// Name, unique among the documents of its kind.
         name: Name = "metadata.name", OwnName;
         /// `gateway`: a VXLAN gateway. `filter`: a node in front of bare-metal servers, through which their frames pass unchanged; it has `spec.wires` and no `spec.vtep`, `spec.uplinks` or `spec.internet`, and serves Vpc, Server, SecurityGroup and SecurityBinding alone.

@@ -19,7 +19,7 @@ pub enum HandoverRole {
 
 fields! {
     /// A VPC of which another cluster may have sessions: a packet of a session that is not known here is handed over to it, once. The controller makes it while a tenant moves, and takes none itself.
-    pub struct Handover {
+    pub kind Handover {
         /// That of the VPC: it has one at most.
         name: Name = "metadata.name", OwnName;
         /// The VPC.

@@ -59,6 +59,7 @@ pub use vpc::*;
 
 use crate::declare::{Field, Fields, Referred};
 use crate::doc::Doc;
+use crate::labels::Labels;
 use crate::written::Written;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -190,6 +191,14 @@ macro_rules! kinds {
                 match self {
                     $(Object::$Own(_) => Kind::$Own,)+
                     $($(#[$cfg])* Object::$Named(_) => Kind::$Named,)+
+                }
+            }
+
+            /// Its labels.
+            pub fn labels(&self) -> &Labels {
+                match self {
+                    $(Object::$Own(o) => &o.labels,)+
+                    $($(#[$cfg])* Object::$Named(o) => &o.labels,)+
                 }
             }
 

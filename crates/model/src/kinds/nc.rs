@@ -10,7 +10,7 @@ const ADDRESS: &str = "a unicast address, not link-local, of no other Nc and not
 
 fields! {
     /// A physical server (NC) that hosts VMs and speaks VXLAN with the gateway.
-    pub struct Nc {
+    pub kind Nc {
         /// Name, unique among the documents of its kind.
         name: Name = "metadata.name", OwnName;
         /// The server's VTEP address in the underlay.

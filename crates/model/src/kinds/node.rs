@@ -7,7 +7,7 @@ use crate::forms::*;
 
 fields! {
     /// A gateway that takes its configuration from the controller, but for its Gateway, which is its own. A kind of the controller: a node takes none.
-    pub struct Node {
+    pub kind Node {
         /// Name, unique among the documents of its kind. The Role of its credentials names it.
         name: Name = "metadata.name", OwnName;
         /// The cluster that it is part of.

@@ -10,7 +10,7 @@ use crate::written::Written;
 
 fields! {
     /// Two VPCs that agreed to reach each other. Each side agrees by naming it in `spec.peerings`; routes decide what is reached.
-    pub struct Peering {
+    pub kind Peering {
         /// Name, unique among the documents of its kind.
         name: Name = "metadata.name", OwnName;
         /// The two VPCs. Routes of scope `peer` may lead from either to the other.

@@ -12,7 +12,7 @@ use std::net::IpAddr;
 
 fields! {
     /// An address that is probed now and then.
-    pub struct Probe {
+    pub kind Probe {
         /// Name, unique among the documents of its kind.
         name: Name = "metadata.name", OwnName;
         /// The VPC in which it is probed.

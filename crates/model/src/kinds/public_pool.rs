@@ -24,7 +24,7 @@ const SHARES: &str =
 
 fields! {
     /// Public IPv4 addresses for Snat and elastic addresses.
-    pub struct PublicPool {
+    pub kind PublicPool {
         /// Name, unique among the documents of its kind.
         name: Name = "metadata.name", OwnName;
         /// Public IPv4 addresses, which the Internet routes to this gateway.

@@ -17,7 +17,7 @@ pub const DRAIN_S: u32 = 3600;
 
 fields! {
     /// The whole that a controller looks after, of which there is one. A kind of the controller: a node takes none.
-    pub struct Region {
+    pub kind Region {
         /// Name, unique among the documents of its kind.
         name: Name = "metadata.name", OwnName;
         /// Limits of the whole. Those of a node are its Gateway's.

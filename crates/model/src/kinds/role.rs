@@ -11,7 +11,7 @@ const NODE: &str = "name of a Node; with access `node`, and only with it";
 
 fields! {
     /// Who may do what at the controller. Credentials (tokens, certificates) are made for a Role, and are worth nothing without it. A kind of the controller: a node takes none.
-    pub struct Role {
+    pub kind Role {
         /// Name, unique among the documents of its kind.
         name: Name = "metadata.name", OwnName;
         /// `operator`: everything. `readOnly`: see everything. `tenant`: see what belongs to VPCs of its Tenant, and change their Vms, Routes, SecurityBindings and Peerings among each other. `node`: receive the configuration of its Node. `host`: learn which cluster serves its VNIs (`tunny host-agent`); the Role is the host.

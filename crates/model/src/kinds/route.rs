@@ -14,7 +14,7 @@ const PREFIX: &str = "an address and a length without further bits, as 10.0.0.0/
 
 fields! {
     /// One prefix of a VPC. A VPC without routes reaches nothing.
-    pub struct Route {
+    pub kind Route {
         /// Name, unique among Routes. Without one the route is known by the default.
         name: Option<Name> = "metadata.name", OptionalName("`<vpc>/<prefix>`");
         /// Its VPC.

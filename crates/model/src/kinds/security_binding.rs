@@ -11,7 +11,7 @@ use crate::schema::REQUIRED;
 
 fields! {
     /// VMs, servers and prefixes of a VPC, and their security groups. As soon as a VPC has one, its inner sources are checked: a VM may send from its own addresses alone.
-    pub struct SecurityBinding {
+    pub kind SecurityBinding {
         /// Name, unique among the documents of its kind.
         name: Name = "metadata.name", OwnName;
         /// The VPC whose members these are.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 use super::{Described, Name};
-use crate::declare::{fields, Field, Fields, Referred};
+use crate::declare::{fields, Field, Fields, Referred, Slot};
 use crate::doc::Doc;
 use crate::forms::*;
+use crate::labels::{Labels, LabelsSlot};
 use crate::written::Written;
 use crate::ERRORS_MAX;
 use filter::{Fault, GroupSpec, Rule, Ruleset, GROUP_RULES_MAX};
@@ -14,7 +15,7 @@ const RULES: &str = "up to 10000 of the form `ingress|egress allow|deny SERVICES
 
 fields! {
     /// Rules about which connections may begin. Who has no group allows everything.
-    pub struct WrittenGroup {
+    pub kind WrittenGroup {
         /// Name, unique among the documents of its kind.
         name: Name = "metadata.name", OwnName;
         /// Which connections may begin, as the member sees them. SERVICES: `any`, `tcp`, `udp`, `icmp`, `icmpv6` or a protocol number; `tcp/80`, `udp/5000-5009`, `icmp/8`, `icmpv6/128.0`. REMOTE, the other end: `any`, an address, a prefix, or `group NAME` for the members of a group. Of the rules that match, the lowest priority number decides (0 to 65535, 1000 if not given), deny before allow, then the earlier one. What no rule matches is denied. Answers need no rule, unless the rule that allowed is `stateless`: then no session is made, and every packet of either direction is judged by the rules, in software.
@@ -35,6 +36,8 @@ pub struct SecurityGroup {
     pub spec: Arc<GroupSpec>,
     /// The groups that its rules name, each with the position of the first that does.
     pub references: Arc<[(usize, Name)]>,
+    /// Its labels.
+    pub labels: Labels,
     /// The rules, checked and compiled; none as long as the group is not in a model.
     ruleset: Option<Arc<Ruleset>>,
 }
@@ -45,7 +48,7 @@ impl SecurityGroup {
         let mut named = HashSet::new();
         let references =
             spec.references().filter(|(_, name)| named.insert(*name)).map(|(i, name)| (i, name.clone())).collect();
-        SecurityGroup { spec: Arc::new(spec), references, ruleset: None }
+        SecurityGroup { spec: Arc::new(spec), references, labels: Labels::default(), ruleset: None }
     }
 
     /// With these rules; not `stateful`: all that allow are stateless.
@@ -80,7 +83,7 @@ impl SecurityGroup {
 
 impl PartialEq for SecurityGroup {
     fn eq(&self, other: &SecurityGroup) -> bool {
-        Arc::ptr_eq(&self.spec, &other.spec) || self.spec == other.spec
+        self.labels == other.labels && (Arc::ptr_eq(&self.spec, &other.spec) || self.spec == other.spec)
     }
 }
 
@@ -98,12 +101,13 @@ impl Fields for SecurityGroup {
     }
 
     fn read(doc: &mut Doc<'_>, base: &str) -> SecurityGroup {
-        let WrittenGroup { name, rules, stateful } = WrittenGroup::read(doc, base);
-        SecurityGroup::of(name, rules, stateful)
+        let WrittenGroup { name, rules, stateful, labels } = WrittenGroup::read(doc, base);
+        SecurityGroup { labels, ..SecurityGroup::of(name, rules, stateful) }
     }
 
     fn write(&self, out: &mut Written, _: &str) {
         out.text("metadata.name", &self.spec.name);
+        LabelsSlot.write(&self.labels, out, "metadata.labels");
         out.list("spec.rules", &rule(), &self.spec.rules);
         if self.stateless() {
             out.put("spec.stateful", |out| out.push_str("false"));

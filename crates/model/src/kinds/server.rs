@@ -12,7 +12,7 @@ const ADDRESSES: &str =
 
 fields! {
     /// A bare-metal server behind a wire of a node in role filter.
-    pub struct Server {
+    pub kind Server {
         /// Name, unique among the documents of its kind.
         name: Name = "metadata.name", OwnName;
         /// The tenant. Servers of several may be behind one port: then the prefix tells whose a packet is.

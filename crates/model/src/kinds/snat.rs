@@ -14,7 +14,7 @@ const PREFIXES: &str = "up to 64 IPv6 prefixes of 16 bits or more, of no other V
 
 fields! {
     /// The way of a VPC to the Internet: which public addresses stand for its VMs, and what they may take. A VPC has one at most.
-    pub struct Snat {
+    pub kind Snat {
         /// Name, unique among the documents of its kind.
         name: Name = "metadata.name", OwnName;
         /// The VPC. Its routes of scope `internet` say what goes out.

@@ -8,7 +8,7 @@ use crate::time::Timestamp;
 
 fields! {
     /// Who owns VPCs, and where they are served. A kind of the controller: a node takes none.
-    pub struct Tenant {
+    pub kind Tenant {
         /// Name, unique among the documents of its kind.
         name: Name = "metadata.name", OwnName;
         /// Its VPCs. One that no Tenant owns is on no node, unless a VPC that is peers with it.

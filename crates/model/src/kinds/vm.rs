@@ -12,7 +12,7 @@ const ADDRESSES: &str = "1 to 64 unicast addresses that may be forwarded, unique
 
 fields! {
     /// A virtual machine's port: which addresses of a VPC are behind which MAC address on which server.
-    pub struct Vm {
+    pub kind Vm {
         /// Name, unique among VMs. Without one the VM is known by the default.
         name: Option<Name> = "metadata.name", OptionalName("`<vpc>/<first address>`");
         /// Its VPC.

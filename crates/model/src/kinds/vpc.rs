@@ -14,7 +14,7 @@ const GATEWAYS: &str = "up to 16 unicast addresses that may be forwarded, or lin
 
 fields! {
     /// A tenant's network: one VNI, its gateway address, its limits. Addresses of different VPCs may overlap.
-    pub struct Vpc {
+    pub kind Vpc {
         /// Name, unique among the documents of its kind.
         name: Name = "metadata.name", OwnName;
         /// VXLAN network identifier, unique. Cannot change.

@@ -352,7 +352,9 @@ impl<'a> Tx<'a> {
         let same = mac == vm.mac
             && vpc.spec.name == vm.vpc
             && vpc.vms.get(&mac).is_some_and(|s| {
-                s.addresses == vm.addresses && s.meter == vm.meter && self.model.nc(s.nc).name == vm.nc
+                s.addresses == vm.addresses
+                    && (&s.meter, &s.labels) == (&vm.meter, &vm.labels)
+                    && self.model.nc(s.nc).name == vm.nc
             });
         if !same {
             self.model.remove_vm(v, mac, &mut self.log);
@@ -370,6 +372,7 @@ impl<'a> Tx<'a> {
         let vpc = self.model.vpc(v);
         let same = prefix == r.prefix
             && vpc.spec.name == r.vpc
+            && vpc.route(prefix).is_some_and(|s| s.labels == r.labels)
             && vpc.route(prefix).is_some_and(|s| match (&r.scope, s.target) {
                 (Scope::Peer(name), Target::Peer(to)) => self.model.vpc(to).spec.name == *name,
                 (Scope::Line(line), Target::Line(to)) => *line == to,
@@ -418,7 +421,8 @@ impl<'a> Tx<'a> {
         // A second VM of one name was reported by find_duplicates; it must not hide the first in the index.
         let second = vm.name.as_ref().is_some_and(|n| self.model.vm_names.contains_key(n));
         if let (Some(nc), true, false) = (nc, free, second) {
-            let state = VmState { name: vm.name.clone(), nc, addresses: vm.addresses.clone(), meter: vm.meter.clone() };
+            let (name, addresses) = (vm.name.clone(), vm.addresses.clone());
+            let state = VmState { name, nc, addresses, meter: vm.meter.clone(), labels: vm.labels.clone() };
             self.model.add_vm(vpc, vm.mac, state, &mut self.log);
             self.added_vms.push((vpc, vm.mac, origin));
         }
@@ -444,7 +448,8 @@ impl<'a> Tx<'a> {
         }
         let second = r.name.as_ref().is_some_and(|n| self.model.route_names.contains_key(n));
         let Some(target) = target.filter(|_| !second) else { return };
-        self.model.add_route(vpc, r.prefix, RouteState { name: r.name.clone(), target }, &mut self.log);
+        let state = RouteState { name: r.name.clone(), target, labels: r.labels.clone() };
+        self.model.add_route(vpc, r.prefix, state, &mut self.log);
         // A new local route can neither lead anywhere nor hide a VM.
         if target != Target::Local {
             self.touched.push((vpc, r.prefix, origin));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! From names to what the model holds, and back to objects as they were described.
 
-use super::state::{RouteState, Target, VmState};
+use super::state::{PeeringState, RouteState, Target, VmState};
 use super::Model;
 use crate::kinds::*;
 use crate::prefix::{inner_address_fault, prefix_fault, Mac, Prefix};
@@ -65,6 +65,7 @@ impl Model {
             mac,
             nc: self.nc(vm.nc).name.clone(),
             meter: vm.meter.clone(),
+            labels: vm.labels.clone(),
         }
     }
 
@@ -74,17 +75,18 @@ impl Model {
 
     pub(crate) fn route_object(&self, vpc: u32, prefix: Prefix, route: &RouteState) -> Route {
         let (name, vpc) = (route.name.clone(), self.vpc(vpc).spec.name.clone());
-        Route { name, vpc, prefix, scope: self.scope(route.target) }
+        Route { name, vpc, prefix, scope: self.scope(route.target), labels: route.labels.clone() }
     }
 
     pub(crate) fn nc_object(&self, id: u32) -> Nc {
         let nc = self.nc(id);
         let vpcs = nc.vpcs.iter().map(|v| self.vpc(*v).spec.name.clone()).collect();
-        Nc { name: nc.name.clone(), address: nc.address, vpcs }
+        Nc { name: nc.name.clone(), address: nc.address, vpcs, labels: nc.labels.clone() }
     }
 
-    pub(crate) fn peering_object(&self, name: &Name, pair: [u32; 2]) -> Peering {
-        Peering { name: name.clone(), vpcs: pair.map(|v| self.vpc(v).spec.name.clone()) }
+    pub(crate) fn peering_object(&self, name: &Name, peering: &PeeringState) -> Peering {
+        let vpcs = peering.pair.map(|v| self.vpc(v).spec.name.clone());
+        Peering { name: name.clone(), vpcs, labels: peering.labels.clone() }
     }
 
     /// Whether a VM or a server has an address, in this VPC or in any.
@@ -148,8 +150,8 @@ impl Model {
             Kind::Nc => Some(Object::Nc(self.nc_object(*self.nc_names.get(name)?))),
             Kind::Vpc => Some(Object::Vpc(Box::new(self.vpc(*self.vpc_names.get(name)?).spec.clone()))),
             Kind::Peering => {
-                let (name, pair) = self.peerings.get_key_value(name)?;
-                Some(Object::Peering(self.peering_object(name, *pair)))
+                let (name, peering) = self.peerings.get_key_value(name)?;
+                Some(Object::Peering(self.peering_object(name, peering)))
             }
             Kind::Vm => {
                 let (vpc, mac) = self.find_vm(name)?;
@@ -169,7 +171,7 @@ impl Model {
             Kind::Gateway => Box::new(self.gateway.iter().map(|g| Object::Gateway(g.clone()))),
             Kind::Nc => Box::new(self.nc_names.values().map(|id| Object::Nc(self.nc_object(*id)))),
             Kind::Vpc => Box::new(self.vpc_names.values().map(|id| Object::Vpc(Box::new(self.vpc(*id).spec.clone())))),
-            Kind::Peering => Box::new(self.peerings.iter().map(|(n, p)| Object::Peering(self.peering_object(n, *p)))),
+            Kind::Peering => Box::new(self.peerings.iter().map(|(n, p)| Object::Peering(self.peering_object(n, p)))),
             Kind::Vm => Box::new(self.vpc_names.values().flat_map(move |id| {
                 let vms = self.vpc(*id).vms.iter();
                 vms.map(move |(mac, vm)| Object::Vm(self.vm_object(*id, *mac, vm)))

@@ -34,7 +34,7 @@ pub use groups::FilterPlan;
 pub use pages::{Listing, Listings, Position, Snapshot, Wanted};
 pub use replace::merge;
 pub(crate) use replace::{for_each_difference, Ref};
-pub(crate) use state::{Link, NcState, RouteState, Target, VmState, VpcState};
+pub(crate) use state::{Link, NcState, PeeringState, RouteState, Target, VmState, VpcState};
 pub(crate) use structure::agrees;
 pub(crate) use undo::Undo;
 pub use view::{Changes, Delta, Touched, VmView, VpcView};
@@ -72,7 +72,7 @@ pub struct Model {
     pub(crate) vpcs: Slab<Box<VpcState>>,
     pub(crate) vpc_names: BTreeMap<Name, u32>,
     pub(crate) vnis: HashMap<Vni, u32>,
-    pub(crate) peerings: BTreeMap<Name, [u32; 2]>,
+    pub(crate) peerings: BTreeMap<Name, PeeringState>,
     pub(crate) vm_names: HashMap<Name, (u32, Mac)>,
     pub(crate) route_names: HashMap<Name, (u32, Prefix)>,
     pub(crate) named: ByName,

@@ -289,7 +289,7 @@ impl Model {
                 Box::new(self.vpc_names.range(names).map(|(_, id)| Object::Vpc(Box::new(self.vpc(*id).spec.clone()))))
             }
             Kind::Peering => {
-                Box::new(self.peerings.range(names).map(|(n, p)| Object::Peering(self.peering_object(n, *p))))
+                Box::new(self.peerings.range(names).map(|(n, p)| Object::Peering(self.peering_object(n, p))))
             }
             Kind::Vm => {
                 let from = from.clone();

@@ -76,7 +76,7 @@ impl Model {
             Ref::Gateway => Object::Gateway(self.gateway.clone()?),
             Ref::Nc(id) => Object::Nc(self.nc_object(*id)),
             Ref::Vpc(id) => Object::Vpc(Box::new(self.vpc(*id).spec.clone())),
-            Ref::Peering(name) => Object::Peering(self.peering_object(name, *self.peerings.get(name)?)),
+            Ref::Peering(name) => Object::Peering(self.peering_object(name, self.peerings.get(name)?)),
             Ref::Vm(vpc, mac) => Object::Vm(self.vm_object(*vpc, *mac, self.vpc(*vpc).vms.get(mac)?)),
             Ref::Named(kind, name) => self.named.get(*kind, name)?,
             Ref::Route(vpc, p) => Object::Route(self.route_object(*vpc, *p, self.vpc(*vpc).route(*p)?)),
@@ -186,7 +186,7 @@ fn structure_differences(old: &Model, new: &Model, f: &mut dyn FnMut(Difference)
     let peerings = vpcs
         && merge(old.peerings.iter(), new.peerings.iter(), |a, b| {
             let same = matches!((&a, &b), (Some(a), Some(b))
-            if old.peering_object(a.0, *a.1) == new.peering_object(b.0, *b.1));
+            if old.peering_object(a.0, a.1) == new.peering_object(b.0, b.1));
             same || f(Difference {
                 before: a.map(|a| Ref::Peering(a.0.clone())),
                 after: b.map(|b| Ref::Peering(b.0.clone())),
@@ -227,7 +227,7 @@ fn vpc_differences(
     go_on
         && merge(routes(old, a), routes(new, b), |a, b| {
             let same = matches!((&a, &b), (Some(a), Some(b))
-                if a.1 .1.name == b.1 .1.name && same_target((old, a.1 .1.target), (new, b.1 .1.target)));
+                if a.1 .1.name == b.1 .1.name && a.1 .1.labels == b.1 .1.labels && same_target((old, a.1 .1.target), (new, b.1 .1.target)));
             same || f(Difference {
                 before: a.map(|(p, (id, _))| Ref::Route(id, p)),
                 after: b.map(|(p, (id, _))| Ref::Route(id, p)),
@@ -236,7 +236,8 @@ fn vpc_differences(
 }
 
 fn same_vm((old, a): (&Model, &VmState), (new, b): (&Model, &VmState)) -> bool {
-    a.addresses == b.addresses && a.name == b.name && a.meter == b.meter && old.nc(a.nc).name == new.nc(b.nc).name
+    (&a.addresses, &a.name, &a.meter, &a.labels) == (&b.addresses, &b.name, &b.meter, &b.labels)
+        && old.nc(a.nc).name == new.nc(b.nc).name
 }
 
 fn same_target((old, a): (&Model, Target), (new, b): (&Model, Target)) -> bool {

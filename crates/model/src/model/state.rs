@@ -2,6 +2,7 @@
 //! What the model holds of each object, with references as numbers.
 
 use crate::kinds::*;
+use crate::labels::Labels;
 use crate::prefix::{Mac, Prefix};
 use abi::{Ipv4Net, Ipv6Net};
 use std::collections::{BTreeMap, BTreeSet};
@@ -86,6 +87,14 @@ pub(crate) struct NcState {
     pub vpcs: Vec<u32>,
     /// VMs on it.
     pub vms: u32,
+    pub labels: Labels,
+}
+
+/// A peering.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PeeringState {
+    pub pair: [u32; 2],
+    pub labels: Labels,
 }
 
 /// Where a route leads; another VPC by its number.
@@ -96,6 +105,7 @@ pub(crate) type Target = Scope<u32>;
 pub(crate) struct RouteState {
     pub name: Option<Name>,
     pub target: Target,
+    pub labels: Labels,
 }
 
 /// A VM, without its VPC and MAC address.
@@ -105,6 +115,7 @@ pub(crate) struct VmState {
     pub nc: u32,
     pub addresses: Addresses,
     pub meter: Option<Box<Meter>>,
+    pub labels: Labels,
 }
 
 /// The agreement with one other VPC.
@@ -317,6 +328,7 @@ mod tests {
             path: Default::default(),
             meter: None,
             peerings: vec![],
+            labels: Labels::default(),
         })
     }
 
@@ -332,7 +344,7 @@ mod tests {
                 let (six, len) = (rng.random::<bool>(), rng.random_range(0..=16u8));
                 let bits: u32 = rng.random();
                 let p = if six { v6(bits, len) } else { v4(bits & 0xf0f0_0000, len) };
-                v.insert_route(p, RouteState { name: None, target: Target::Local });
+                v.insert_route(p, RouteState { name: None, target: Target::Local, labels: Labels::default() });
                 all.push(p);
             }
             for _ in 0..50 {

@@ -2,7 +2,7 @@
 //! The part of a change set that touches few objects: the gateway, NCs, VPCs and peerings.
 
 use super::apply::Tx;
-use super::state::NcState;
+use super::state::{NcState, PeeringState};
 use super::Undo;
 use crate::documents::Origin;
 use crate::error::Problem;
@@ -53,7 +53,7 @@ impl<'a> Tx<'a> {
 
     /// Peer routes that lose their peering are counted at the end: another may have joined the two VPCs by then.
     fn delete_peering(&mut self, name: &Name, origin: &'a Origin) -> Deletion {
-        let Some(pair) = self.model.peerings.get(name).copied() else { return Deletion::Absent };
+        let Some(pair) = self.model.peerings.get(name).map(|p| p.pair) else { return Deletion::Absent };
         self.model.remove_peering(name, &mut self.log);
         self.parted.push((pair, name.clone(), origin));
         Deletion::Done
@@ -140,8 +140,9 @@ impl<'a> Tx<'a> {
 
     /// Takes out a peering that the set changes.
     fn take_out_peering(&mut self, p: &Peering, origin: &'a Origin) {
-        let Some(pair) = self.model.peerings.get(&p.name).copied() else { return };
-        if self.model.peering_object(&p.name, pair).vpcs == p.vpcs {
+        let Some(there) = self.model.peerings.get(&p.name) else { return };
+        let pair = there.pair;
+        if self.model.peering_object(&p.name, there) == *p {
             return;
         }
         self.model.remove_peering(&p.name, &mut self.log);
@@ -273,17 +274,17 @@ impl<'a> Tx<'a> {
                 None => self.unknown(origin, (Kind::Nc, nc.name.clone()), &format!("spec.vpcs[{i}]"), Kind::Vpc, name),
             }
         }
-        let (name, address) = (nc.name.clone(), nc.address);
+        let (name, address, labels) = (nc.name.clone(), nc.address, nc.labels.clone());
         match existing {
             _ if taken => {}
             Some(id) => {
                 let vms = self.model.nc(id).vms;
                 self.tally(Kind::Nc).changed += 1;
-                self.model.change_nc(id, NcState { name, address, vpcs, vms }, &mut self.log);
+                self.model.change_nc(id, NcState { name, address, vpcs, vms, labels }, &mut self.log);
             }
             None => {
                 self.count_added(Kind::Nc, || name.clone(), origin);
-                self.model.add_nc(NcState { name, address, vpcs, vms: 0 }, &mut self.log);
+                self.model.add_nc(NcState { name, address, vpcs, vms: 0, labels }, &mut self.log);
             }
         }
     }
@@ -322,7 +323,8 @@ impl<'a> Tx<'a> {
             true => self.tally(Kind::Peering).changed += 1,
             false => self.tally(Kind::Peering).added += 1,
         }
-        self.model.add_peering(p.name.clone(), [a, b], &mut self.log);
+        let state = PeeringState { pair: [a, b], labels: p.labels.clone() };
+        self.model.add_peering(p.name.clone(), state, &mut self.log);
     }
 
     /// Warns of agreements to peerings that do not exist.

@@ -4,7 +4,7 @@
 //! Every step keeps all indices and counts in agreement, so that any sequence of steps taken back in reverse order
 //! restores the model exactly.
 
-use super::state::{Link, NcState, RouteState, VmState, VpcState};
+use super::state::{Link, NcState, PeeringState, RouteState, VmState, VpcState};
 use super::Model;
 use crate::kinds::*;
 use crate::prefix::{Mac, Prefix};
@@ -20,7 +20,7 @@ pub(crate) enum Undo {
     VpcRemoved(u32, Box<VpcState>),
     VpcChanged(u32, Box<Vpc>),
     PeeringAdded(Name),
-    PeeringRemoved(Name, [u32; 2]),
+    PeeringRemoved(Name, PeeringState),
     VmAdded(u32, Mac),
     VmRemoved(u32, Mac, VmState),
     RouteAdded(u32, Prefix),
@@ -98,23 +98,25 @@ impl Model {
         log.push(Undo::VpcChanged(id, Box::new(old)));
     }
 
-    pub(super) fn add_peering(&mut self, name: Name, pair: [u32; 2], log: &mut Vec<Undo>) {
+    pub(super) fn add_peering(&mut self, name: Name, peering: PeeringState, log: &mut Vec<Undo>) {
+        let pair = peering.pair;
         for (a, b) in [(pair[0], pair[1]), (pair[1], pair[0])] {
             let vpc = self.vpcs.at_mut(a);
             let routes = vpc.routes_to(b);
             vpc.links.insert(b, Link { peering: name.clone(), routes });
         }
-        self.peerings.insert(name.clone(), pair);
+        self.peerings.insert(name.clone(), peering);
         log.push(Undo::PeeringAdded(name));
     }
 
     /// Removes a peering. Peer routes that are left must be gone, or joined by another peering, when the change is done.
     pub(super) fn remove_peering(&mut self, name: &Name, log: &mut Vec<Undo>) {
-        if let Some(pair) = self.peerings.remove(name) {
+        if let Some(peering) = self.peerings.remove(name) {
+            let pair = peering.pair;
             for (a, b) in [(pair[0], pair[1]), (pair[1], pair[0])] {
                 self.vpcs.at_mut(a).links.remove(&b);
             }
-            log.push(Undo::PeeringRemoved(name.clone(), pair));
+            log.push(Undo::PeeringRemoved(name.clone(), peering));
         }
     }
 

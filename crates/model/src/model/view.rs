@@ -147,7 +147,7 @@ impl Model {
 
     /// The two VPCs that a peering joins.
     pub fn peers(&self, peering: &str) -> Option<[VpcView<'_>; 2]> {
-        self.peerings.get(peering).map(|pair| pair.map(|id| self.view(id)))
+        self.peerings.get(peering).map(|p| p.pair.map(|id| self.view(id)))
     }
 
     /// The tunnel addresses of all NCs, of clusters that sessions are handed over to, and of nodes at which edge ports are, which are NCs to the

@@ -110,7 +110,12 @@ impl Generator {
             1 | 2 => {
                 let vpcs: BTreeSet<Name> = (0..self.rng.random_range(0..3)).map(|_| self.name("v", 5)).collect();
                 let address = IpAddr::V4(Ipv4Addr::new(192, 0, 2, self.rng.random_range(1..8)));
-                Object::Nc(Nc { name: self.name("n", 4), address, vpcs: vpcs.into_iter().collect() })
+                Object::Nc(Nc {
+                    name: self.name("n", 4),
+                    address,
+                    vpcs: vpcs.into_iter().collect(),
+                    labels: self.labels(),
+                })
             }
             3 | 4 => {
                 let i = self.rng.random_range(0..5u32);
@@ -131,12 +136,13 @@ impl Generator {
                         sessions: self.rng.random(),
                     },
                     meter: self.meter(),
+                    labels: self.labels(),
                     peerings: peerings.into_iter().collect(),
                 }))
             }
             5 | 6 => {
                 let name = self.name("p", 6);
-                Object::Peering(Peering { name, vpcs: [self.name("v", 5), self.name("v", 5)] })
+                Object::Peering(Peering { name, vpcs: [self.name("v", 5), self.name("v", 5)], labels: self.labels() })
             }
             7..=11 => {
                 let (mut list, name) = (self.addresses(3), self.own("m", 10));
@@ -148,6 +154,7 @@ impl Generator {
                     mac: Mac(0x0200_0000_0000 + u64::from(self.rng.random_range(5..40u32))),
                     nc: self.name("n", 4),
                     meter: self.meter(),
+                    labels: self.labels(),
                 })
             }
             _ => {
@@ -160,9 +167,22 @@ impl Generator {
                     _ => Scope::Peer(format!("v{}", (vpc + [1, 4][self.rng.random_range(0..2)]) % 5).into()),
                 };
                 let prefix = PREFIXES.choose(&mut self.rng).unwrap().parse().unwrap();
-                Object::Route(Route { name: self.own("r", 20), vpc: format!("v{vpc}").into(), prefix, scope })
+                Object::Route(Route {
+                    name: self.own("r", 20),
+                    vpc: format!("v{vpc}").into(),
+                    prefix,
+                    scope,
+                    labels: self.labels(),
+                })
             }
         }
+    }
+
+    fn labels(&mut self) -> Labels {
+        let keys = ["app", "example.org/tier"].into_iter().filter(|_| self.rng.random_ratio(1, 5));
+        let keys: Vec<&str> = keys.collect();
+        let all = keys.into_iter().map(|key| (key, ["", "a", "b"][self.rng.random_range(0..3)]));
+        Labels::new(&all.collect::<Vec<_>>()).unwrap()
     }
 
     fn pool(&mut self) -> Object {
@@ -177,6 +197,7 @@ impl Generator {
             ports: (2000, 3000),
             block: 64,
             reuse_ports,
+            labels: self.labels(),
         }))
     }
 
@@ -197,6 +218,7 @@ impl Generator {
             offload,
             limits,
             timeouts,
+            labels: self.labels(),
         }))
     }
 
@@ -209,7 +231,7 @@ impl Generator {
         let (protocol, first) = (Protocol::Tcp, self.rng.random_range(1..9));
         let forward = PortForward { protocol, first, last: first + 3, vm: vm.clone(), port: 7 };
         let (vm, forwards) = if self.rng.random() { (Some(vm), vec![]) } else { (None, vec![forward]) };
-        Object::ElasticIp(Box::new(ElasticIp { name, address, vm, forwards }))
+        Object::ElasticIp(Box::new(ElasticIp { name, address, vm, forwards, labels: self.labels() }))
     }
 
     /// A set of puts and deletions, each object once.
@@ -239,7 +261,7 @@ pub fn start(g: &mut Generator) -> Naive {
     let mut put = |o: Object| drop(naive.insert((o.kind(), o.name()), o));
     for i in 0..4u8 {
         let address = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 10 + i));
-        put(Object::Nc(Nc { name: format!("n{i}").into(), address, vpcs: vec![] }));
+        put(Object::Nc(Nc { name: format!("n{i}").into(), address, vpcs: vec![], labels: Default::default() }));
     }
     for i in 0..5u32 {
         let peerings = (0..6).map(|p| Name::from(format!("p{p}"))).collect();
@@ -257,12 +279,13 @@ pub fn start(g: &mut Generator) -> Naive {
             path: Default::default(),
             meter: None,
             peerings,
+            labels: Default::default(),
         })));
     }
     if g.rng.random_bool(0.8) {
         for i in 0..5u32 {
             let vpcs = [format!("v{i}").into(), format!("v{}", (i + 1) % 5).into()];
-            put(Object::Peering(Peering { name: format!("p{i}").into(), vpcs }));
+            put(Object::Peering(Peering { name: format!("p{i}").into(), vpcs, labels: Default::default() }));
         }
     }
     naive

@@ -5,6 +5,7 @@ use super::Failure;
 use crate::offline::{Offline, PORT};
 use abi::{Vni, SEGMENT_LINES};
 use compile::Compile;
+use memory::LineMemory;
 use model::{Mac, Model};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -135,6 +136,33 @@ fn every_scenario_comes_out_in_both_engines() {
     let Some(engine) = engine() else { return };
     let prober = xdp::Prober::load(&engine.prober_maps().unwrap()).unwrap();
     all_come_out_and_leave_nothing_behind(&mut World::new(Some((&engine, prober))));
+}
+
+/// Probes of connections that are translated or judged: no word of the sessions that the fast path reads is another one for them.
+#[test]
+fn no_session_is_left_where_the_fast_path_looks() {
+    let Some(engine) = engine() else { return };
+    let prober = xdp::Prober::load(&engine.prober_maps().unwrap()).unwrap();
+    let mut world = World::new(Some((&engine, prober)));
+    let sessions = engine.session_memory().unwrap();
+    let live = crate::conntrack::over(sessions.clone(), &world.offline.model, 1 << 40).unwrap();
+    let words = || {
+        // SAFETY: the memory promises its root and its lines; each is read as aligned words.
+        let read = |at: *const u64, n: usize| (0..n).map(|i| unsafe { at.add(i).read_volatile() }).collect::<Vec<_>>();
+        let lines = sessions.segments() as usize * SEGMENT_LINES as usize * 8;
+        [read(sessions.root().cast(), size_of::<abi::SessionRoot>() / 8), read(sessions.base().cast(), lines)].concat()
+    };
+    let probes = world.probes();
+    assert!(probes.iter().filter(|(_, probe)| probe.may_punt).count() > 4, "few of them have to do with sessions");
+    let before = words();
+    for _ in 0..2 {
+        assert_eq!(world.failures(&probes), []);
+    }
+    assert!(words() == before, "probes have left sessions");
+    // If that memory were their own, they would.
+    let mut own = Engines::new(world.memory.clone(), live, None);
+    probes.iter().for_each(|(vpc, probe)| drop(own.run(probe, PORT, vpc)));
+    assert!(words() != before, "there is nothing to see here");
 }
 
 /// Whatever bit of a VM's entry changes in memory: probes fail if and only if packets would see another answer, and name the stage.

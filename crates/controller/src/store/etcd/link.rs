@@ -21,7 +21,7 @@ const CONNECT: Duration = Duration::from_secs(2);
 pub struct EtcdConfig {
     /// URLs of its members.
     pub endpoints: Vec<String>,
-    /// The CA of their certificates, if it is not of the system's.
+    /// The CA of their certificates; https:// needs it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ca: Option<PathBuf>,
     /// The certificate of a client, with its key.
@@ -57,6 +57,16 @@ impl EtcdConfig {
         }
         if self.cert.is_some() != self.key.is_some() {
             return Err("store.etcd: cert and key are given together or not at all".into());
+        }
+        let plain = self.endpoints.iter().find(|u| u.starts_with("http://"));
+        if let (Some(url), true) = (plain, self.ca.is_some() || self.cert.is_some()) {
+            return Err(format!(
+                "store.etcd.endpoints: `{}` is not encrypted, and certificates are given: write https://",
+                model::plain(url)
+            ));
+        }
+        if plain.is_none() && self.ca.is_none() {
+            return Err("store.etcd.ca: it is missing, and https:// needs the CA of the members' certificates".into());
         }
         if self.prefix.is_empty() {
             return Err("store.etcd.prefix: it is empty, so all keys of etcd would be the region's".into());
@@ -104,6 +114,7 @@ impl Link {
     pub(super) fn open(config: &EtcdConfig, folder: &Path) -> Result<Link, StoreError> {
         let wrong = |e: &dyn std::fmt::Display| failed("opened", &format!("etcd: {e}"));
         let options = config.options(folder)?;
+        super::tls::check(config, folder)?;
         let runtime = Builder::new_current_thread().enable_all().build().map_err(|e| wrong(&e))?;
         let (handle, (end, ended)) = (runtime.handle().clone(), oneshot::channel());
         let thread = std::thread::Builder::new().name("etcd".into());

@@ -21,6 +21,7 @@
 mod head;
 mod lease;
 mod link;
+mod tls;
 mod write;
 
 pub use lease::Lease;
