@@ -652,7 +652,7 @@ impl Node {
         report.journal_s = begun.elapsed().as_secs_f64();
         let begun = Instant::now();
         let egress = self.commit(core, &commit, nat, docs.is_none()).map_err(|e| (e, recorded))?;
-        self.routing.set(core.model.routing());
+        self.routing.set(core.model.routing(), core.model.evpn());
         report.commit_s = begun.elapsed().as_secs_f64();
         if let Some(store) = &mut core.store {
             store.tidy();
@@ -660,7 +660,9 @@ impl Node {
         if let Some(underlay) = self.underlay.get() {
             let (mut come, mut gone) = egress;
             come.extend(&commit.nc_add);
-            gone.extend(commit.nc_remove.iter().filter(|nc| !self.conntrack.leads_over(**nc)));
+            let learned = self.routing.vteps();
+            let gone_ncs = commit.nc_remove.iter().filter(|nc| !learned.contains(*nc));
+            gone.extend(gone_ncs.filter(|nc| !self.conntrack.leads_over(**nc)));
             if !gone.is_empty() {
                 underlay.remove_ncs(gone);
             }
@@ -695,6 +697,18 @@ impl Node {
         let touched: Vec<Vni> = commit.tenants.iter().map(|t| t.vni).collect();
         crate::paths::enter(&mut writer, &core.model, &self.decided_paths(), (!replaced).then_some(&touched[..]));
         Ok(self.conntrack.set_egress(&mut writer, &core.model))
+    }
+
+    /// Tunnel ends that were learned come and go: the underlay's ways to them do too.
+    pub(crate) fn reach(&self, come: Vec<IpAddr>, mut gone: Vec<IpAddr>) {
+        let Some(underlay) = self.underlay.get() else { return };
+        gone.retain(|nc| !self.conntrack.leads_over(*nc));
+        if !gone.is_empty() {
+            underlay.remove_ncs(gone);
+        }
+        if !come.is_empty() {
+            underlay.add_ncs(come);
+        }
     }
 
     /// Serves the ports as configured. The daemon calls it once, when the tables are filled.
@@ -759,6 +773,12 @@ impl Node {
         }
         let nat = self.conntrack.rehearsal(engine.as_ref())?;
         let mut report = crate::trace::run(heap, nat, &frame, ifindex, monotonic_ns());
+        for (vni, destination) in std::mem::take(&mut report.routed) {
+            let learned = self.routing.learned_from(vni, destination);
+            let step = |text| crate::trace::Step { stage: abi::Stage::Route.name().into(), text };
+            let behind = report.steps.iter().rposition(|s| s.stage == abi::Stage::Route.name()).map_or(0, |i| i + 1);
+            learned.into_iter().for_each(|text| report.steps.insert(behind, step(text)));
+        }
         if let Some(engine) = &engine {
             report.xdp = Some(crate::trace::run_xdp(engine, &frame, ifindex, &report)?);
         }
@@ -792,6 +812,7 @@ impl Node {
             states: self.states(),
             migration: self.migration(),
             shaping: self.shaping(),
+            evpn: self.evpn(),
             handovers: self.handovers(),
         })
         .map_err(|_| NodeError::Request("the metrics cannot be written; please report it".into()))

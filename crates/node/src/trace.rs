@@ -87,6 +87,9 @@ pub struct Report {
     pub generated: Vec<String>,
     /// What XDP makes of it, if that was asked.
     pub xdp: Option<FastPath>,
+    /// Where stage route looked, and for what.
+    #[serde(skip)]
+    pub(crate) routed: Vec<(abi::Vni, std::net::IpAddr)>,
 }
 
 impl Request {
@@ -141,6 +144,9 @@ pub(crate) fn record<R: Recorder>(
     gateway.process_recorded(&mut batch, now_ns, recorder);
     let mut report = Report { frame: to_hex(frame), ..Default::default() };
     for (_, stage, event) in &trace(recorder).events {
+        if let Event::Route { vni, destination, .. } = event {
+            report.routed.push((*vni, *destination));
+        }
         if !matches!(event, Event::Bytes { .. }) {
             report.steps.push(Step { stage: stage.name().into(), text: event.to_string() });
         }

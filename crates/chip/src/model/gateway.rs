@@ -177,6 +177,8 @@ impl ChipGateway {
                 Some(Target::Blackhole) => DropReason::RouteBlackhole,
                 Some(Target::Internet) => DropReason::ScopeInternet,
                 Some(Target::Line(_)) => DropReason::ScopeLine,
+                // The way to routers of other tunnel ends is software's.
+                Some(Target::Via(_)) => return Err(Handover::Session.into()),
                 Some(Target::Region) => DropReason::ScopeRegion,
                 Some(Target::Local) | None => DropReason::RouteNone,
             };
