@@ -79,7 +79,8 @@ fn distinguisher(rd: BgpNumber) -> Any {
     }
 }
 
-fn route_target(target: BgpNumber) -> Any {
+/// A route target as an extended community.
+pub fn route_target(target: BgpNumber) -> Any {
     let (is_transitive, sub_type) = (true, TARGET);
     match target {
         BgpNumber::As2(asn, local_admin) => {
