@@ -310,7 +310,7 @@ fn objects(client: &Client, args: &Args, format: Format) -> anyhow::Result<ExitC
         let whole = !args.tables && args.fields.is_none() && args.limit.is_none() && args.from.is_none();
         let kind = Kind::from_name(&args.kind).filter(|kind| matches!(kind, Kind::Route | Kind::Vm));
         if let Some(kind) = kind.filter(|_| whole && !client.is_remote()) {
-            crate::lines::beside(kind, client, args.vpc.as_deref(), format)?;
+            crate::lines::learned_of(kind, client, args.vpc.as_deref(), format)?;
         }
         return Ok(done);
     }

@@ -2,8 +2,8 @@
 //! `tunny get lines` and `tunny get learned`: circuits with routing daemons, and what was learned by them.
 
 use crate::output::{table, Format};
-use node::client::{escape, Client};
 use model::Kind;
+use node::client::{escape, Client};
 use node::routing::{EvpnView, LearnedRoute, LineView};
 
 /// Where what was learned is asked for.
@@ -99,7 +99,7 @@ pub fn learned(list: &[LearnedRoute]) -> String {
 }
 
 /// Behind the configured objects of a table those of their kind that were learned; a document of a configuration names none of them.
-pub fn beside(kind: Kind, client: &Client, vpc: Option<&str>, format: Format) -> anyhow::Result<()> {
+pub fn learned_of(kind: Kind, client: &Client, vpc: Option<&str>, format: Format) -> anyhow::Result<()> {
     if !matches!(format, Format::Table | Format::Wide) {
         return Ok(());
     }

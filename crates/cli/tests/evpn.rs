@@ -19,11 +19,6 @@ const TARGET: &str = "65000:100";
 const HOST: &str = "10.0.0.50";
 const HOST6: &str = "fd10:0:0:1::50";
 
-/// What a test needs; `TUNNY_CI` makes it fail without.
-fn tools() -> bool {
-    skip::have_tool("vtysh", "frr") && skip::have_tool("gobgpd", "gobgpd") && skip::have_tool("gobgp", "gobgpd")
-}
-
 /// VPC blue takes part in EVPN, and the node speaks with the gobgpd beside it.
 fn exchange(region: &Region, more: &str) {
     let text = region.tunny(&["get", "gateway", "-o", "json"]);
@@ -68,7 +63,7 @@ fn reaches(region: &Region, from: &lab::shell::Namespace, to: &str) {
 
 #[test]
 fn a_linux_host_that_joins_by_evpn_alone_talks_to_vms() {
-    if !tools() {
+    if !skip::have_tool("vtysh", "frr") || !skip::have_tool("gobgpd", "gobgpd") || !skip::have_tool("gobgp", "gobgpd") {
         return;
     }
     let Some(mut region) = region("evpn") else { return };
@@ -182,7 +177,7 @@ fn reaches_one_way(region: &Region, host: &Host) {
 /// and said, and another VPC's and the VPC's own traffic is as before.
 #[test]
 fn a_speaker_that_claims_too_much_changes_nobody_elses_traffic() {
-    if !tools() {
+    if !skip::have_tool("vtysh", "frr") || !skip::have_tool("gobgpd", "gobgpd") || !skip::have_tool("gobgp", "gobgpd") {
         return;
     }
     let Some(region) = region("evpnbad") else { return };
@@ -249,7 +244,9 @@ fn a_speaker_that_claims_too_much_changes_nobody_elses_traffic() {
 
     // Too much: what there was stays.
     let many: Vec<_> = (0..3000)
-        .map(|i| a.host(&format!("02:00:00:01:{:02x}:{:02x}", i / 200, i % 200), &format!("10.0.0.{}", 80 + i % 100), 0))
+        .map(|i| {
+            a.host(&format!("02:00:00:01:{:02x}:{:02x}", i / 200, i % 200), &format!("10.0.0.{}", 80 + i % 100), 0)
+        })
         .chain((0..200).map(|i| a.prefix(&format!("20.0.{i}.0/24"), router)))
         .collect();
     let before = region.node().unwrap().counters().unwrap();

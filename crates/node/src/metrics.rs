@@ -311,8 +311,7 @@ impl Scrape {
             [("vm", v.vms), ("route", v.routes), ("vtep", v.vteps)].map(|(what, n)| (of(v, "what", what), n as f64))
         });
         gauges(e, "tunny_evpn_learned", "VMs, prefixes and tunnel ends that a VPC has learned by EVPN", None, learned)?;
-        let refused =
-            self.evpn.iter().flat_map(|v| v.refused.iter().map(|(why, n)| (of(v, "why", why), *n as f64)));
+        let refused = self.evpn.iter().flat_map(|v| v.refused.iter().map(|(why, n)| (of(v, "why", why), *n as f64)));
         gauges(e, "tunny_evpn_refused", "Routes of EVPN that a VPC is offered now and does not learn", None, refused)?;
         let each = |f: fn(&View) -> f64| {
             self.evpn.iter().map(move |v| (vec![("instance", v.instance.clone()), ("vpc", v.vpc.clone())], f(v)))

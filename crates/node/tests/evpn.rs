@@ -307,9 +307,8 @@ fn beyond_a_limit_nothing_is_learned_and_nothing_is_lost() {
     let d = decided(&routes, &had);
     assert_eq!(d.fabric.prefixes.keys().map(|p| p.to_string()).collect::<Vec<_>>(), ["10.9.0.0/24", "10.9.4.0/24"]);
     assert_eq!(d.refused, [(Refused::Limit, 3)].into());
-    let ends: Vec<Heard> = (0..20)
-        .map(|n| Heard { what: What::Member, vtep: ip(&format!("192.0.2.{}", 100 + n)), stale: None })
-        .collect();
+    let ends: Vec<Heard> =
+        (0..20).map(|n| Heard { what: What::Member, vtep: ip(&format!("192.0.2.{}", 100 + n)), stale: None }).collect();
     let had = decided(&ends[19..], &Fabric::default()).fabric;
     let d = decided(&ends, &had);
     assert_eq!((d.fabric.members.len(), d.refused), (8, [(Refused::Limit, 12)].into()));
@@ -346,7 +345,10 @@ fn what_nobody_says_any_more_stays_for_the_hold_time() {
             (mac(1).to_string(), ip(A), 3, vec![ip("10.0.0.1"), ip("10.0.0.2")]),
             ("no MAC address".into(), ip(A), 0, vec![ip("10.0.0.3")]),
         ],
-        prefixes: vec![("10.9.0.0/24".into(), ip(B), mac(0x21).to_string()), ("no prefix".into(), ip(B), String::new())],
+        prefixes: vec![
+            ("10.9.0.0/24".into(), ip(B), mac(0x21).to_string()),
+            ("no prefix".into(), ip(B), String::new()),
+        ],
         members: vec![ip(A)],
     };
     let mut memory = Memory::new([(Vni(100), &kept), (Vni(200), &kept)].into_iter(), begun);

@@ -22,11 +22,11 @@ pub fn room(region: &Region, name: &str, segment: u8) -> Room {
     lab::shell::run(&format!("ip netns add {ns}")).unwrap();
     room.0.run("ip link set lo up").unwrap();
     let port = format!("to-{name}");
-    lab::shell::run(&format!("ip link add {port} netns {} type veth peer name up netns {ns}", net.0)).unwrap();
+    lab::shell::run(&format!("ip link add {port} netns {} type veth peer name wan netns {ns}", net.0)).unwrap();
     net.run(&format!("ip addr add 172.31.{segment}.1/24 dev {port}")).unwrap();
     net.run(&format!("ip link set {port} up")).unwrap();
-    room.0.run(&format!("ip addr add 172.31.{segment}.2/24 dev up")).unwrap();
-    room.0.run("ip link set up up").unwrap();
+    room.0.run(&format!("ip addr add 172.31.{segment}.2/24 dev wan")).unwrap();
+    room.0.run("ip link set wan up").unwrap();
     room.0.run(&format!("ip route add default via 172.31.{segment}.1")).unwrap();
     room
 }
@@ -82,7 +82,8 @@ pub struct Gobgp {
 impl Gobgp {
     pub fn start(space: &Namespace, own: &str, peers: &[&str]) -> Gobgp {
         let dir = tempfile::tempdir().unwrap();
-        let mut text = format!("[global.config]\n as = {AS}\n router-id = \"{own}\"\n local-address-list = [\"{own}\"]\n");
+        let mut text =
+            format!("[global.config]\n as = {AS}\n router-id = \"{own}\"\n local-address-list = [\"{own}\"]\n");
         for peer in peers {
             text += &format!(
                 "[[neighbors]]\n [neighbors.config]\n  neighbor-address = \"{peer}\"\n  peer-as = {AS}\n [neighbors.transport.config]\n  \

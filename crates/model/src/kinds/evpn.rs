@@ -12,7 +12,8 @@ use std::net::Ipv4Addr;
 use std::str::FromStr;
 
 const TARGETS: &str = "up to 16, each once, as 65000:100, 4200000000:100 or 192.0.2.1:100";
-const IMPORTED: &str = "up to 16, each once and of no other EvpnInstance, as 65000:100, 4200000000:100 or 192.0.2.1:100";
+const IMPORTED: &str =
+    "up to 16, each once and of no other EvpnInstance, as 65000:100, 4200000000:100 or 192.0.2.1:100";
 const DISTINGUISHER: &str = "as 192.0.2.1:100, 65000:100 or 4200000000:100, of no other EvpnInstance";
 const TARGETS_MAX: usize = 16;
 
@@ -93,7 +94,10 @@ impl FromStr for BgpNumber {
                 Ok(asn) => BgpNumber::As2(asn, number(u32::MAX.into())? as u32),
                 Err(_) => BgpNumber::As4(asn, number(u16::MAX.into())? as u16),
             }),
-            _ => Err(format!("`{}` cannot be used: before the colon stands neither an AS number nor an IPv4 address", plain())),
+            _ => Err(format!(
+                "`{}` cannot be used: before the colon stands neither an AS number nor an IPv4 address",
+                plain()
+            )),
         }
     }
 }

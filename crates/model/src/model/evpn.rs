@@ -21,7 +21,10 @@ impl Model {
                 // A list that has one twice is refused for itself.
                 if let Some(other) = imports.insert(target, &e.name).filter(|other| **other != e.name) {
                     let by = format!("{}: whose would be what has it?", by(other));
-                    fault(format!("spec.import[{i}]"), Problem::EdgeTaken { what: format!("route target {target}"), by });
+                    fault(
+                        format!("spec.import[{i}]"),
+                        Problem::EdgeTaken { what: format!("route target {target}"), by },
+                    );
                 }
             }
             // A VPC that is not there is told of as a name that must exist.

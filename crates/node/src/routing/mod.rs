@@ -13,22 +13,22 @@ pub mod stale;
 pub mod tap;
 mod view;
 
-pub use serve::start;
 pub use evpn::EvpnView;
+pub use serve::start;
 pub use view::{LearnedRoute, LineView};
 
 use crate::kept::Kept;
 use crate::uplinks;
 use abi::Vni;
 use compile::{EvpnPlan, RoutingLine, RoutingPlan};
-use gateway::Controls;
 use enter::OfVpc;
+use evpn::heard::KeptFabric;
 use evpn::Exchange;
+use gateway::Controls;
 use learn::Offer;
 use model::Model;
 use netlink::{KernelRoute, Netlink};
 use parking_lot::{Mutex, RwLock};
-use evpn::heard::KeptFabric;
 use stale::{KeptRoutes, Stale};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;

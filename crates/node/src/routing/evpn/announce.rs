@@ -29,11 +29,7 @@ pub fn path(vpc: &EvpnVpc, rd: BgpNumber, own: Own, vtep: IpAddr) -> Path {
         }
         Own::Prefix(_) => communities.push(Any::of(api::ROUTER_MAC, &api::RouterMac { mac: vpc.mac.to_string() })),
     }
-    let reach = api::MpReach {
-        family: Some(api::EVPN),
-        next_hops: vec![vtep.to_string()],
-        nlris: vec![nlri.clone()],
-    };
+    let reach = api::MpReach { family: Some(api::EVPN), next_hops: vec![vtep.to_string()], nlris: vec![nlri.clone()] };
     let mut pattrs = vec![
         Any::of(api::ORIGIN, &api::Origin { origin: 0 }),
         Any::of(api::MP_REACH, &reach),

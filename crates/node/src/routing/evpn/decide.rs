@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What of the routes of a VPC is learned. No I/O and no clock.
 
+use super::super::learn::{may_learn, never_forwarded, Refusal};
 use super::heard::{Heard, Refusals};
 use super::moves::Moves;
 use super::said::{Refused, What};
-use super::super::learn::{may_learn, never_forwarded, Refusal};
 use abi::{Mac, Prefix, Vni};
 use compile::EvpnVpc;
 use model::Scope;
@@ -124,8 +124,7 @@ pub fn decide<'h, C: Configured>(
 ) -> Decision {
     let mut judge = Judge { vpc, configured, had, out: Decision::default() };
     let heard = judge.near(heard);
-    judge.out.fabric.members =
-        heard.iter().filter(|h| h.what == What::Member).map(|h| h.vtep).collect();
+    judge.out.fabric.members = heard.iter().filter(|h| h.what == What::Member).map(|h| h.vtep).collect();
     let places = judge.places(&heard);
     let placed = judge.placed(places, moves, now);
     judge.hosts(placed);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What was heard by EVPN, sorted by VPC, and what is remembered when nobody says it any more. No I/O; time comes in as an argument.
 
-use super::said::{Refused, Said, What};
 use super::super::stale::HOLD;
+use super::said::{Refused, Said, What};
 use abi::{Mac, Prefix, Vni};
 use compile::EvpnPlan;
 use serde::{Deserialize, Serialize};
@@ -51,6 +51,8 @@ pub fn sort(plan: &EvpnPlan, said: Vec<Said>) -> Sorted {
             }
         }
     }
+    // A daemon lists them in any order, and the same words shall be no news.
+    sorted.vpcs.values_mut().for_each(|(heard, _)| heard.sort_unstable_by_key(|h| (h.what, h.vtep)));
     sorted
 }
 
@@ -97,7 +99,9 @@ impl KeptFabric {
             all.extend(addresses.iter().map(|ip| of(What::Host { mac, ip: Some(*ip), sequence }, *vtep)));
         }
         for (prefix, vtep, router) in &self.prefixes {
-            let (Some(prefix), router) = (prefix.parse::<Prefix>().ok().map(|p| p.trunc()), mac(router)) else { continue };
+            let (Some(prefix), router) = (prefix.parse::<Prefix>().ok().map(|p| p.trunc()), mac(router)) else {
+                continue;
+            };
             all.push(of(What::Prefix { prefix, router, gateway: None }, *vtep));
         }
         all

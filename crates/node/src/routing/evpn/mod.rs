@@ -57,13 +57,19 @@ impl Exchange {
     }
 
     pub fn set(&mut self, plan: EvpnPlan) {
-        let vnis: BTreeSet<Vni> = plan.vpcs.iter().map(|v| v.vni).collect();
-        self.memory.only(|vni| vnis.contains(&vni));
+        self.plan = plan;
+        let vnis = self.forget_others();
         self.moves.retain(|vni, _| vnis.contains(vni));
         self.decisions.retain(|vni, _| vnis.contains(vni));
         self.announced.retain(|vni, _| vnis.contains(vni));
         self.told.retain(|(vni, _)| vnis.contains(vni));
-        self.plan = plan;
+    }
+
+    /// Of VPCs that exchange nothing nothing is remembered; those that do.
+    fn forget_others(&mut self) -> BTreeSet<Vni> {
+        let vnis: BTreeSet<Vni> = self.plan.vpcs.iter().map(|v| v.vni).collect();
+        self.memory.only(|vni| vnis.contains(&vni));
+        vnis
     }
 
     /// Time goes by. Whether that may change what is learned.
@@ -117,7 +123,10 @@ impl Exchange {
         if self.plan.daemon.is_none() {
             let first = self.plan.vpcs.first();
             list.extend(first.map(|v| {
-                format!("EvpnInstance {}: nothing is exchanged: no `spec.evpn.daemon` of the Gateway says with whom", v.name)
+                format!(
+                    "EvpnInstance {}: nothing is exchanged: no `spec.evpn.daemon` of the Gateway says with whom",
+                    v.name
+                )
             }));
         }
         if self.over {
@@ -179,7 +188,8 @@ pub(super) fn kept(learned: &Installed) -> Vec<KeptRoutes> {
         let prefixes = fabric.prefixes.iter().filter_map(|(prefix, far)| {
             Some((prefix.to_string(), fabric.hosts.get(&far.router)?.vtep, far.router.to_string()))
         });
-        let kept = KeptFabric { hosts, prefixes: prefixes.collect(), members: fabric.members.iter().copied().collect() };
+        let kept =
+            KeptFabric { hosts, prefixes: prefixes.collect(), members: fabric.members.iter().copied().collect() };
         list.push(KeptRoutes { vni: vni.0, circuit: NO_CIRCUIT, routes: Vec::new(), fabric: kept });
     }
     list.sort_by_key(|k| k.vni);
@@ -216,7 +226,9 @@ impl Routing {
         }
         (x.up, x.trouble) = (false, why);
         x.announced.clear();
-        if x.memory.lose(Instant::now()) {
+        let any = x.memory.lose(Instant::now());
+        x.forget_others();
+        if any {
             drop(state);
             self.ring_learner();
         }

@@ -99,7 +99,11 @@ impl Routing {
         let fabric = &of.fabric;
         let vm = fabric.hosts.iter().find(|(_, host)| host.addresses.contains(&address));
         if let Some((mac, host)) = vm {
-            return Some(format!("{address} is a learned VM: {mac} at VTEP {}, by EVPN{}", host.vtep, state(host.stale)));
+            return Some(format!(
+                "{address} is a learned VM: {mac} at VTEP {}, by EVPN{}",
+                host.vtep,
+                state(host.stale)
+            ));
         }
         let around = (0..=Prefix::from(address).prefix_len()).rev().filter_map(|len| Prefix::new(address, len).ok());
         around.map(|p| p.trunc()).find_map(|prefix| {
@@ -131,12 +135,7 @@ pub(in crate::routing) fn rows<'a>(
 }
 
 /// The row of a prefix behind a router.
-pub(in crate::routing) fn row(
-    vpc: &str,
-    prefix: Prefix,
-    (mac, host): (abi::Mac, &Host),
-    stale: bool,
-) -> LearnedRoute {
+pub(in crate::routing) fn row(vpc: &str, prefix: Prefix, (mac, host): (abi::Mac, &Host), stale: bool) -> LearnedRoute {
     LearnedRoute {
         kind: "Route".into(),
         vpc: vpc.into(),
