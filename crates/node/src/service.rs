@@ -68,7 +68,7 @@ pub struct Node {
     pub(crate) plane: Mutex<DataPlane>,
     pub(crate) writer: Arc<Mutex<Writer>>,
     memory: Arc<dyn Memory>,
-    underlay: Arc<OnceLock<Underlay>>,
+    pub(crate) underlay: Arc<OnceLock<Underlay>>,
     pub(crate) conntrack: Conntrack,
     pub(crate) routing: Arc<Routing>,
     startup: Vec<Step>,
@@ -225,8 +225,8 @@ impl Node {
         self.routing.tend();
         // A change that is being made tends to the disk itself.
         if let Some(mut core) = self.core.try_lock() {
-            let Core { model, store, .. } = &mut *core;
-            store.iter_mut().for_each(|store| store.tend(model));
+            let core = &mut *core;
+            core.store.iter_mut().for_each(|store| store.tend(&core.model));
         }
     }
 
@@ -660,9 +660,7 @@ impl Node {
         if let Some(underlay) = self.underlay.get() {
             let (mut come, mut gone) = egress;
             come.extend(&commit.nc_add);
-            let learned = self.routing.vteps();
-            let gone_ncs = commit.nc_remove.iter().filter(|nc| !learned.contains(*nc));
-            gone.extend(gone_ncs.filter(|nc| !self.conntrack.leads_over(**nc)));
+            gone.extend(commit.nc_remove.iter().filter(|nc| !self.leads_to(**nc)));
             if !gone.is_empty() {
                 underlay.remove_ncs(gone);
             }
@@ -697,18 +695,6 @@ impl Node {
         let touched: Vec<Vni> = commit.tenants.iter().map(|t| t.vni).collect();
         crate::paths::enter(&mut writer, &core.model, &self.decided_paths(), (!replaced).then_some(&touched[..]));
         Ok(self.conntrack.set_egress(&mut writer, &core.model))
-    }
-
-    /// Tunnel ends that were learned come and go: the underlay's ways to them do too.
-    pub(crate) fn reach(&self, come: Vec<IpAddr>, mut gone: Vec<IpAddr>) {
-        let Some(underlay) = self.underlay.get() else { return };
-        gone.retain(|nc| !self.conntrack.leads_over(*nc));
-        if !gone.is_empty() {
-            underlay.remove_ncs(gone);
-        }
-        if !come.is_empty() {
-            underlay.add_ncs(come);
-        }
     }
 
     /// Serves the ports as configured. The daemon calls it once, when the tables are filled.
@@ -773,12 +759,7 @@ impl Node {
         }
         let nat = self.conntrack.rehearsal(engine.as_ref())?;
         let mut report = crate::trace::run(heap, nat, &frame, ifindex, monotonic_ns());
-        for (vni, destination) in std::mem::take(&mut report.routed) {
-            let learned = self.routing.learned_from(vni, destination);
-            let step = |text| crate::trace::Step { stage: abi::Stage::Route.name().into(), text };
-            let behind = report.steps.iter().rposition(|s| s.stage == abi::Stage::Route.name()).map_or(0, |i| i + 1);
-            learned.into_iter().for_each(|text| report.steps.insert(behind, step(text)));
-        }
+        report.tell_learned(&self.routing);
         if let Some(engine) = &engine {
             report.xdp = Some(crate::trace::run_xdp(engine, &frame, ifindex, &report)?);
         }

@@ -128,6 +128,18 @@ pub fn run(
     record(&mut gateway, frame, (ifindex, now_ns), &mut trace, |trace| trace)
 }
 
+impl Report {
+    /// Says behind stage route what of the packet's way was learned.
+    pub(crate) fn tell_learned(&mut self, routing: &crate::routing::Routing) {
+        let route = abi::Stage::Route.name();
+        for (vni, destination) in std::mem::take(&mut self.routed) {
+            let behind = self.steps.iter().rposition(|s| s.stage == route).map_or(0, |i| i + 1);
+            let text = routing.learned_from(vni, destination);
+            text.into_iter().for_each(|text| self.steps.insert(behind, Step { stage: route.into(), text }));
+        }
+    }
+}
+
 /// Runs a frame through the stages of a gateway with a recorder, of which `trace` is what it has recorded.
 pub(crate) fn record<R: Recorder>(
     gateway: &mut Gateway,

@@ -27,7 +27,10 @@ pub fn room(region: &Region, name: &str, segment: u8) -> Room {
     net.run(&format!("ip link set {port} up")).unwrap();
     room.0.run(&format!("ip addr add 172.31.{segment}.2/24 dev wan")).unwrap();
     room.0.run("ip link set wan up").unwrap();
-    room.0.run(&format!("ip route add default via 172.31.{segment}.1")).unwrap();
+    // Not a default route: FRR takes none for the way to a next hop.
+    for to in ["172.31.0.0/16", "198.18.0.0/16"] {
+        room.0.run(&format!("ip route add {to} via 172.31.{segment}.1")).unwrap();
+    }
     room
 }
 

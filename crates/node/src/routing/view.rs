@@ -10,6 +10,7 @@ use model::Kind;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A circuit with a routing daemon.
@@ -79,6 +80,23 @@ impl Node {
         let (come, gone) = self.routing.enter(&core.model, &self.writer);
         drop(core);
         self.reach(come, gone);
+    }
+
+    /// Tunnel ends that were learned come and go: the underlay's ways to them do too.
+    fn reach(&self, come: Vec<IpAddr>, mut gone: Vec<IpAddr>) {
+        let Some(underlay) = self.underlay.get() else { return };
+        gone.retain(|nc| !self.conntrack.leads_over(*nc));
+        if !gone.is_empty() {
+            underlay.remove_ncs(gone);
+        }
+        if !come.is_empty() {
+            underlay.add_ncs(come);
+        }
+    }
+
+    /// Whether a tunnel end is a router to the Internet, or learned.
+    pub(crate) fn leads_to(&self, nc: IpAddr) -> bool {
+        self.conntrack.leads_over(nc) || self.routing.vteps().contains(&nc)
     }
 
     /// `GET /v1/lines`.

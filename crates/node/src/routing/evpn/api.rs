@@ -70,9 +70,9 @@ pub struct Path {
     pub family: Option<Family>,
     #[prost(bool, tag = "12")]
     pub filtered: bool,
-    /// Only what came by this interface has one.
-    #[prost(bytes = "vec", tag = "16")]
-    pub uuid: Vec<u8>,
+    /// No address: it came by this interface.
+    #[prost(string, tag = "15")]
+    pub neighbor_ip: String,
     #[prost(bool, tag = "17")]
     pub is_nexthop_invalid: bool,
 }

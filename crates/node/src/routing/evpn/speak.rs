@@ -9,7 +9,7 @@ use crate::error::NodeError;
 use crate::service::Node;
 use compile::EvpnPlan;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -104,6 +104,11 @@ fn source(e: &dyn std::error::Error) -> String {
     e.source().map_or_else(|| e.to_string(), |inner| source(inner))
 }
 
+/// Whether a path came by this interface, and from no neighbour (GoBGP writes `<nil>` for his address).
+fn entered(path: &Path) -> bool {
+    path.neighbor_ip.parse::<IpAddr>().is_err()
+}
+
 async fn list(daemon: &mut Daemon, plan: &EvpnPlan) -> Result<Listed, Status> {
     let (mut listed, mut count) = (Listed::default(), 0);
     let mut stream = daemon.list().await?;
@@ -120,7 +125,7 @@ async fn list(daemon: &mut Daemon, plan: &EvpnPlan) -> Result<Listed, Status> {
             match said::read(&path) {
                 Err(_) => listed.unreadable += 1,
                 Ok(None) => {}
-                Ok(Some(said)) if !path.uuid.is_empty() && plan.is_own(said.vtep) => {
+                Ok(Some(said)) if entered(&path) && plan.is_own(said.vtep) => {
                     listed.own.extend(announce::key(&path).map(|key| (key, path)));
                 }
                 Ok(Some(said)) => listed.said.push(said),
