@@ -136,7 +136,7 @@ static __noinline int via(struct tunny_root *root, struct walk *w, __u32 hop)
 	w->dst_lo = hop;
 	w->own_missed = 0;
 	w->found = find_vm4(root, w);
-	return w->found && !(w->vm.flags & TUNNY_VM_FLAG_GATEWAY) ? GO : DROP_VM_UNKNOWN;
+	return w->found && !(w->vm.flags & TUNNY_VM_FLAG_GATEWAY) ? GO : icmp_or(root->options, DROP_VM_UNKNOWN);
 }
 
 /* The walk from the ingress VPC along peer routes. GO: the VPC at hand is the destination's. */
