@@ -758,8 +758,7 @@ impl Node {
             }
         }
         let nat = self.conntrack.rehearsal(engine.as_ref())?;
-        let mut report = crate::trace::run(heap, nat, &frame, ifindex, monotonic_ns());
-        report.tell_learned(&self.routing);
+        let mut report = crate::trace::run(heap, nat, &frame, ifindex, monotonic_ns()).with_learned(&self.routing);
         if let Some(engine) = &engine {
             report.xdp = Some(crate::trace::run_xdp(engine, &frame, ifindex, &report)?);
         }

@@ -130,13 +130,14 @@ pub fn run(
 
 impl Report {
     /// Says behind stage route what of the packet's way was learned.
-    pub(crate) fn tell_learned(&mut self, routing: &crate::routing::Routing) {
+    pub(crate) fn with_learned(mut self, routing: &crate::routing::Routing) -> Report {
         let route = abi::Stage::Route.name();
         for (vni, destination) in std::mem::take(&mut self.routed) {
             let behind = self.steps.iter().rposition(|s| s.stage == route).map_or(0, |i| i + 1);
             let text = routing.learned_from(vni, destination);
             text.into_iter().for_each(|text| self.steps.insert(behind, Step { stage: route.into(), text }));
         }
+        self
     }
 }
 

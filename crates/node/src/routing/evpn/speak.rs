@@ -24,6 +24,8 @@ const LOOK_SHARE: u32 = 9;
 const PAUSE: Duration = Duration::from_millis(20);
 /// It is listed that often though nothing was heard.
 const ANYWAY: Duration = Duration::from_secs(30);
+/// So long its list may take.
+const HANGS: Duration = Duration::from_secs(60);
 /// Between two tries to reach it.
 const AGAIN: Duration = Duration::from_secs(1);
 /// The stop flag is looked at that often.
@@ -78,7 +80,9 @@ async fn session(node: &Node, at: SocketAddr, stop: &AtomicBool) -> Result<(), S
             return Ok(());
         }
         let begun = Instant::now();
-        let listed = list(&mut daemon, &plan).await.map_err(said)?;
+        // It is asked anyway now and then: a daemon that hangs is as one that is gone.
+        let listed = tokio::time::timeout(HANGS, list(&mut daemon, &plan)).await;
+        let listed = listed.map_err(|_| format!("no answer within {} s", HANGS.as_secs()))?.map_err(said)?;
         let own = listed.own;
         node.routing.hear(&plan, listed.said, (listed.unreadable, listed.over));
         tell(node, &plan, &mut daemon, own, &mut told).await.map_err(said)?;
