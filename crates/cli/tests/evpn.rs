@@ -99,13 +99,12 @@ fn a_linux_host_that_joins_by_evpn_alone_talks_to_vms() {
     let neighbours = host.room.0.run(&format!("ip neigh show dev br{BLUE}")).unwrap();
     assert!(neighbours.lines().any(|l| l.starts_with("10.0.0.11 ") && l.contains("zebra")), "{neighbours}");
 
-    // A VM that goes is withdrawn, and one that comes announced.
-    assert!(speaker.rib().contains("[ip:10.0.0.12]"), "{}", speaker.rib());
-    region.tunny(&["delete", "--yes", "vm/blue-2"]);
-    wait_long("the VM is withdrawn", || (!speaker.rib().contains("[ip:10.0.0.12]")).then_some(()));
-    let text = "{apiVersion: tunny/v1, kind: Vm, metadata: {name: blue-2}, spec: {vpc: blue, addresses: [10.0.0.12], mac: '02:00:00:64:00:12', nc: nc-b}}";
-    region.apply(text);
-    wait_long("the VM is announced", || speaker.rib().contains("[ip:10.0.0.12]").then_some(()));
+    // A VM that comes is announced, and one that goes withdrawn.
+    wait_long("the VMs are announced", || speaker.rib().contains("[ip:10.0.0.12]").then_some(()));
+    region.apply("{apiVersion: tunny/v1, kind: Vm, metadata: {name: guest}, spec: {vpc: blue, addresses: [10.0.0.99], mac: '02:00:00:64:00:99', nc: nc-b}}");
+    wait_long("the VM is announced", || speaker.rib().contains("[ip:10.0.0.99]").then_some(()));
+    region.tunny(&["delete", "--yes", "vm/guest"]);
+    wait_long("the VM is withdrawn", || (!speaker.rib().contains("[ip:10.0.0.99]")).then_some(()));
 
     // Type 5, both ways: the VPC's own prefix, and one behind the host, which another speaker announces.
     assert!(speaker.rib().contains("[prefix:10.0.0.0/24]"), "{}", speaker.rib());

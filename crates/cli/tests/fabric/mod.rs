@@ -137,7 +137,9 @@ impl Gobgp {
                 Ok::<_, String>(())
             })
         };
-        wait_long("the fabric's speaker is told", || inside(&self.space, work.clone()).join().unwrap().ok());
+        wait_long("the fabric's speaker is told", || {
+            inside(&self.space, work.clone()).join().unwrap().inspect_err(|e| eprintln!("gobgpd: {e}")).ok()
+        });
     }
 }
 

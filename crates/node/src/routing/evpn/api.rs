@@ -110,12 +110,6 @@ pub struct AddPathResponse {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub struct AddPathStreamRequest {
-    #[prost(message, repeated, tag = "3")]
-    pub paths: Vec<Path>,
-}
-
-#[derive(Clone, PartialEq, Message)]
 pub struct DeletePathRequest {
     #[prost(message, optional, tag = "3")]
     pub family: Option<Family>,

@@ -14,8 +14,6 @@ use tonic_prost::ProstCodec;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The longest message that is taken: one destination with all its paths.
 const LONGEST: usize = 16 << 20;
-/// Paths told at once.
-const AT_ONCE: usize = 500;
 
 /// A connection.
 #[derive(Clone, Debug)]
@@ -53,13 +51,9 @@ impl Daemon {
 
     /// Has it announce paths.
     pub async fn add(&mut self, paths: Vec<Path>) -> Result<(), Status> {
-        let pieces: Vec<_> =
-            paths.chunks(AT_ONCE).map(|paths| AddPathStreamRequest { paths: paths.to_vec() }).collect();
-        if pieces.is_empty() {
-            return Ok(());
+        for path in paths {
+            let AddPathResponse { .. } = call!(self.unary("AddPath", AddPathRequest { path: Some(path) }));
         }
-        let stream = futures_util::stream::iter(pieces);
-        let Empty {} = call!(self.client_streaming("AddPathStream", stream));
         Ok(())
     }
 

@@ -67,7 +67,7 @@ async fn speak(node: &Node, stop: &AtomicBool) {
 
 /// One connection, until it ends, the daemon's address changes, or `stop` is set.
 async fn session(node: &Node, at: SocketAddr, stop: &AtomicBool) -> Result<(), String> {
-    let said = |e: Status| e.message().to_string();
+    let said = |e: Status| format!("{} ({:?})", e.message(), e.code());
     let mut daemon = Daemon::connect(at).await.map_err(|e| source(&e))?;
     let mut news = daemon.watch().await.map_err(said)?;
     let mut told: BTreeMap<Key, Path> = BTreeMap::new();
@@ -85,12 +85,12 @@ async fn session(node: &Node, at: SocketAddr, stop: &AtomicBool) -> Result<(), S
         let listed = listed.map_err(|_| format!("no answer within {} s", HANGS.as_secs()))?.map_err(said)?;
         let own = listed.own;
         node.routing.hear(&plan, listed.said, (listed.unreadable, listed.over));
-        tell(node, &plan, &mut daemon, own, &mut told).await.map_err(said)?;
+        tell(node, &plan, &mut daemon, own, &mut told).await.map_err(|e| format!("to announce: {}", said(e)))?;
         tokio::time::sleep(PAUSE + begun.elapsed() * LOOK_SHARE).await;
         let quiet = Instant::now();
         loop {
             let heard = tokio::select! {
-                event = news.message() => match event.map_err(said)? {
+                event = news.message() => match event.map_err(|e| format!("its news: {}", said(e)))? {
                     Some(_) => true,
                     None => return Err("it has ended the stream of its news".into()),
                 },
