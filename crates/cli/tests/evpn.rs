@@ -21,13 +21,18 @@ const HOST6: &str = "fd10:0:0:1::50";
 
 /// VPC blue takes part in EVPN, and the node speaks with the gobgpd beside it.
 fn exchange(region: &Region, more: &str) {
+    speak(region);
+    region.apply(&format!(
+        "{{apiVersion: tunny/v1, kind: EvpnInstance, metadata: {{name: blue}}, spec: {{vpc: blue, import: ['{TARGET}'], export: ['{TARGET}']{more}}}}}"
+    ));
+}
+
+/// The Gateway names the daemon. A start applies the lab's file, in which it does not.
+fn speak(region: &Region) {
     let text = region.tunny(&["get", "gateway", "-o", "json"]);
     let mut gateway: Value = serde_json::from_str(&text).unwrap();
     gateway[0]["spec"]["evpn"] = serde_json::json!({"daemon": fabric::API});
     region.apply(&gateway[0].to_string());
-    region.apply(&format!(
-        "{{apiVersion: tunny/v1, kind: EvpnInstance, metadata: {{name: blue}}, spec: {{vpc: blue, import: ['{TARGET}'], export: ['{TARGET}']{more}}}}}"
-    ));
 }
 
 fn learned(region: &Region) -> Vec<Value> {
@@ -139,6 +144,7 @@ fn a_restart(region: &mut Region, host: &Host, daemon: &mut Gobgp) {
     reaches_one_way(region, host);
     region.start_node().unwrap();
     assert!(at(region, &host32).is_some() && at(region, "10.50.0.0/24").is_some(), "known as soon as it answers");
+    speak(region);
     wait_long("said again", || at(region, &host32).filter(|(_, stale)| !stale));
     reaches(region, &region.ns("blue-1"), HOST);
 
