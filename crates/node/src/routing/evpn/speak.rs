@@ -69,7 +69,10 @@ async fn speak(node: &Node, stop: &AtomicBool) {
 async fn session(node: &Node, at: SocketAddr, stop: &AtomicBool) -> Result<(), String> {
     let said = |e: Status| format!("{} ({:?})", e.message(), e.code());
     let mut daemon = Daemon::connect(at).await.map_err(|e| source(&e))?;
-    let mut news = daemon.watch().await.map_err(said)?;
+    let (ring, mut news) = tokio::sync::mpsc::channel(1);
+    // Dropped with the session, and its task ends. The daemon answers only when it has news: nothing may wait for that.
+    let mut watcher = tokio::task::JoinSet::new();
+    watcher.spawn(watch(daemon.clone(), ring));
     let mut told: BTreeMap<Key, Path> = BTreeMap::new();
     loop {
         let plan = node.routing.evpn_plan();
@@ -90,8 +93,9 @@ async fn session(node: &Node, at: SocketAddr, stop: &AtomicBool) -> Result<(), S
         let quiet = Instant::now();
         loop {
             let heard = tokio::select! {
-                event = news.message() => match event.map_err(|e| format!("its news: {}", said(e)))? {
-                    Some(_) => true,
+                event = news.recv() => match event {
+                    Some(Ok(())) => true,
+                    Some(Err(why)) => return Err(format!("its news: {why}")),
                     None => return Err("it has ended the stream of its news".into()),
                 },
                 () = node.routing.evpn_bell.notified() => true,
@@ -101,6 +105,21 @@ async fn session(node: &Node, at: SocketAddr, stop: &AtomicBool) -> Result<(), S
                 break;
             }
         }
+    }
+}
+
+/// Rings at news; the last word is why there is no more.
+async fn watch(mut daemon: Daemon, ring: tokio::sync::mpsc::Sender<Result<(), String>>) {
+    let watched = async {
+        let mut news = daemon.watch().await?;
+        while news.message().await?.is_some() {
+            // Full: it rings already.
+            let _ = ring.try_send(Ok(()));
+        }
+        Ok::<_, Status>(())
+    };
+    if let Err(e) = watched.await {
+        let _ = ring.send(Err(format!("{} ({:?})", e.message(), e.code()))).await;
     }
 }
 
