@@ -60,6 +60,7 @@ wireguard-go:/usr/bin/wireguard-go
 wireguard-tools:/usr/bin/wg
 python3-venv:/usr/share/doc/python3-venv
 frr:/usr/lib/frr/bgpd
+gobgpd:/usr/bin/gobgpd
 "
 fi
 

@@ -129,6 +129,16 @@ static __always_inline __u32 peer_of(struct tunny_root *root, const struct walk 
 	return vni;
 }
 
+/* The destination is behind a VM of this VPC, a router, whose entry stands under an address that no packet has. */
+static __noinline int via(struct tunny_root *root, struct walk *w, __u32 hop)
+{
+	w->v6 = 0;
+	w->dst_lo = hop;
+	w->own_missed = 0;
+	w->found = find_vm4(root, w);
+	return w->found && !(w->vm.flags & TUNNY_VM_FLAG_GATEWAY) ? GO : icmp_or(root->options, DROP_VM_UNKNOWN);
+}
+
 /* The walk from the ingress VPC along peer routes. GO: the VPC at hand is the destination's. */
 __noinline int tunny_walk(struct walk *w)
 {
@@ -159,6 +169,8 @@ __noinline int tunny_walk(struct walk *w)
 		value = route_value(w);
 		scope = value >> TUNNY_VALUE_SCOPE_SHIFT;
 		if (scope == TUNNY_SCOPE_LOCAL) {
+			if (unlikely(value & TUNNY_VALUE_ARG_MASK))
+				return via(root, w, value & TUNNY_VALUE_ARG_MASK);
 			w->found = simple ? 0 : find_vm(root, w);
 			return GO;
 		}

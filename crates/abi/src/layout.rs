@@ -654,7 +654,7 @@ bits! {
     VALUE_ARG_MASK: u32 = (1 << 28) - 1;
     /// No route.
     SCOPE_NONE: u32 = 0;
-    /// In this VPC.
+    /// In this VPC: with its destination, or, if there is an argument, with the VM that has IPv4 address 0.0.0.0 + argument.
     SCOPE_LOCAL: u32 = 1;
     /// In the VPC whose VNI the argument is.
     SCOPE_PEER: u32 = 2;

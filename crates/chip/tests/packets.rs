@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use testkit::layers::{Csum, Entropy, Eth, Ipv4, Ipv6, Layer, Packet, Tcp, Udp, Vxlan};
 use testkit::oracle::{place, Place};
-use testkit::region::{Region, Vm};
+use testkit::region::{Region, Target, Vm};
 use testkit::rng::Rng;
 use testkit::runner::{End, Seen};
 
@@ -181,6 +181,7 @@ fn justified(why: Handover, frame: &[u8], region: &Region, seen: &Seen) -> bool 
                     _ => false,
                 }
         }
+        Handover::Router => region.vpcs.iter().any(|v| v.routes.iter().any(|(_, to)| matches!(to, Target::Via(_)))),
         // These regions have neither.
         Handover::Filtered | Handover::Session | Handover::Fault => false,
     }

@@ -7,7 +7,7 @@ use crate::Global;
 use commandline::jsonpath::JsonPath;
 use model::Kind;
 use node::client::{escape, Client};
-use node::routing::{LearnedRoute, LineView};
+use node::routing::{EvpnView, LearnedRoute, LineView};
 use node::rules::{RuleQuery, RuleView};
 use node::states::{MigrationView, StatesView};
 use node::types::{Counters, EngineCounters, Level, Neighbour, Status, TenantCounters};
@@ -18,7 +18,7 @@ use std::process::ExitCode;
 /// Show a node's objects, tables, counters and water levels; with --server a region's objects and nodes.
 ///
 /// Objects: a kind of configuration document, such as vpc or securitygroup (docs/reference/configuration.md has all), or all. State: status, counters, drops, vm-counters, levels, neighbours, underlay, lines (circuits with
-/// routing daemons), learned (routes that sites announce), sessions, states, migration, shaping, ports, rules, events (who changed what, or tried to). Of a region: status, nodes (what each should hold, and holds), clusters (how full they are), tenants (where they are, and how far on
+/// routing daemons), evpn (what VPCs exchange with the fabric), learned (routes that sites announce, VMs and routes of the fabric), sessions, states, migration, shaping, ports, rules, events (who changed what, or tried to). Of a region: status, nodes (what each should hold, and holds), clusters (how full they are), tenants (where they are, and how far on
 /// their way; cluster and tenant are the objects), events.
 ///
 /// A table has one header for each kind, and columns as wide as the first thousand rows ask for; a wider cell moves the rest of its row. Another
@@ -32,7 +32,7 @@ use std::process::ExitCode;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// What to show: a kind of object, KIND/NAME, all, or status, counters, drops, vm-counters, levels, neighbours, underlay, lines,
-    /// learned, sessions, states, migration, shaping, ports, rules, events.
+    /// evpn, learned, sessions, states, migration, shaping, ports, rules, events.
     kind: String,
     /// Only the object with this name.
     name: Option<String>,
@@ -115,7 +115,7 @@ impl View {
 const LIMIT: u64 = 1000;
 
 /// What there is besides objects, and the options that it knows.
-const STATES: [(&str, &[&str]); 16] = [
+const STATES: [(&str, &[&str]); 17] = [
     ("status", &[]),
     ("counters", &["--vpc"]),
     ("drops", &["--vpc", "--sort-by"]),
@@ -124,6 +124,7 @@ const STATES: [(&str, &[&str]); 16] = [
     ("neighbours", &["--sort-by", "--watch"]),
     ("underlay", &[]),
     ("lines", &["--sort-by", "--watch"]),
+    ("evpn", &["--sort-by", "--watch"]),
     ("learned", &["--vpc", "--sort-by", "--watch"]),
     (
         "sessions",
@@ -277,6 +278,7 @@ pub fn run(mut args: Args, global: &Global) -> anyhow::Result<ExitCode> {
             show(format, &value, output::yaml)?;
         }
         "lines" => return own.list(|| Ok(client.get::<Vec<LineView>>("/v1/lines")?), crate::lines::lines),
+        "evpn" => return own.list(|| Ok(client.get::<Vec<EvpnView>>("/v1/evpn")?), crate::lines::evpn),
         "learned" => {
             let path = crate::lines::path(args.vpc.as_deref());
             return own.list(|| Ok(client.get::<Vec<LearnedRoute>>(&path)?), crate::lines::learned);
@@ -323,8 +325,9 @@ fn objects(client: &Client, args: &Args, format: Format) -> anyhow::Result<ExitC
             && args.labels.is_none()
             && args.limit.is_none()
             && args.from.is_none();
-        if whole && Kind::from_name(&args.kind) == Some(Kind::Route) && !client.is_remote() {
-            crate::lines::beside_routes(client, args.vpc.as_deref(), format)?;
+        let kind = Kind::from_name(&args.kind).filter(|kind| matches!(kind, Kind::Route | Kind::Vm));
+        if let Some(kind) = kind.filter(|_| whole && !client.is_remote()) {
+            crate::lines::learned_of(kind, client, args.vpc.as_deref(), format)?;
         }
         return Ok(done);
     }

@@ -121,7 +121,8 @@ fn meter_spec(meter: Option<&Meter>) -> Option<Box<MeterSpec>> {
     Some(Box::new(MeterSpec { bytes: rates(m.bandwidth, 8), packets: rates(m.packets, 1) }))
 }
 
-fn tenant_settings(vpc: VpcView<'_>) -> TenantSettings {
+/// The settings of a VPC in the tables.
+pub fn tenant_settings(vpc: VpcView<'_>) -> TenantSettings {
     let spec = vpc.spec();
     TenantSettings {
         gateway_mac: spec.gateway_mac.0,

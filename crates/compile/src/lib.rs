@@ -5,12 +5,14 @@
 mod commit;
 mod conntrack;
 mod edge;
+mod evpn;
 mod routing;
 
 use abi::Vni;
-pub use commit::{gateway_settings, CompilePlan};
+pub use commit::{gateway_settings, tenant_settings, CompilePlan};
 pub use conntrack::{durations, shares, state_table, ConntrackPlan, InlinePlan};
 pub use edge::{EdgePlan, EdgePortPlan, ShapePlan};
+pub use evpn::{own, EvpnPlan, EvpnVpc, Own};
 pub use routing::{RoutingLine, RoutingPlan};
 
 use model::Model;
@@ -39,6 +41,9 @@ pub trait Compile {
 
     /// Circuits by which a routing daemon speaks with a customer's router.
     fn routing(&self) -> RoutingPlan;
+
+    /// What is exchanged by EVPN.
+    fn evpn(&self) -> EvpnPlan;
 }
 
 impl Compile for Model {
@@ -69,5 +74,9 @@ impl Compile for Model {
 
     fn routing(&self) -> RoutingPlan {
         routing::plan(self)
+    }
+
+    fn evpn(&self) -> EvpnPlan {
+        evpn::plan(self)
     }
 }

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 /// Kinds that a node has for itself: the controller takes none.
-pub const OF_MACHINES: [Kind; 4] = [Kind::Gateway, Kind::Server, Kind::EdgePort, Kind::Overlay];
+pub const OF_MACHINES: [Kind; 5] = [Kind::Gateway, Kind::Server, Kind::EdgePort, Kind::Overlay, Kind::EvpnInstance];
 
 /// What a change is for a cluster.
 #[derive(Clone, Debug, Default, PartialEq)]

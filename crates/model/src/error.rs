@@ -183,7 +183,7 @@ pub enum Problem {
         /// The port.
         port: String,
     },
-    /// What two objects of the provider edge claim.
+    /// What two objects of the provider edge, or of EVPN, claim.
     #[error("{what} is already taken by {by}")]
     EdgeTaken {
         /// What both claim.

@@ -258,6 +258,7 @@ pub fn router(node: Arc<Node>) -> Router {
                 })
             }),
         )
+        .route("/v1/evpn", get(|State(n): Shared| blocking(move || Ok(n.evpn()))))
         .route(
             "/v1/learned",
             get(|State(n): Shared, Query(q): Query<LearnedQuery>| blocking(move || n.learned(&q.vpc))),

@@ -162,7 +162,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     steps.begin("making the tables say what is configured");
     let routing = Arc::new(Routing::new(&options.instance, options.choice != Choice::None, options.state.as_deref()));
     if options.choice != Choice::None {
-        routing.set(model.routing());
+        routing.set(model.routing(), model.evpn());
         routing.remove_left();
         routing.know(&model);
     }
@@ -226,7 +226,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
         steps.begin("learning the ways of the underlay");
         let watcher =
             Underlay::start(underlay::Options::default(), TableSink::new(writer.clone(), conntrack.egress()))?;
-        watcher.add_ncs(model.nc_addresses().chain(routers).collect());
+        watcher.add_ncs(model.nc_addresses().chain(routers).chain(routing.vteps()).collect());
         if !watcher.sync(UNDERLAY_PATIENCE) {
             notes.push("the underlay was not known within 2 s; packets wait for it".into());
         }

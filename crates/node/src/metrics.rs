@@ -36,6 +36,8 @@ pub struct Scrape {
     pub states: crate::states::StatesView,
     /// What of them has migrated to the software path.
     pub migration: crate::states::MigrationView,
+    /// What VPCs exchange by EVPN.
+    pub evpn: Vec<crate::routing::EvpnView>,
     /// What waits for its turn.
     pub shaping: crate::shaping::ShapingView,
     /// Counters of sessions.
@@ -137,6 +139,7 @@ impl Collector for Scrape {
         self.states(e)?;
         self.migration(e)?;
         self.shaping(e)?;
+        self.evpn(e)?;
         self.node(e)
     }
 }
@@ -297,6 +300,27 @@ impl Scrape {
         gauges(e, "tunny_shaped_waiting", what, Some(&Unit::Bytes), gauge(|l| l.waiting_bytes as f64))?;
         let what = "Longest time that a packet of a shaped line has waited";
         gauges(e, "tunny_shaped_longest_wait", what, Some(&Unit::Seconds), gauge(|l| l.longest_ns as f64 / 1e9))
+    }
+
+    fn evpn(&self, e: &mut DescriptorEncoder) -> fmt::Result {
+        type View = crate::routing::EvpnView;
+        let of = |v: &View, key: &'static str, value: &str| {
+            vec![("instance", v.instance.clone()), ("vpc", v.vpc.clone()), (key, value.to_string())]
+        };
+        let learned = self.evpn.iter().flat_map(|v| {
+            [("vm", v.vms), ("route", v.routes), ("vtep", v.vteps)].map(|(what, n)| (of(v, "what", what), n as f64))
+        });
+        gauges(e, "tunny_evpn_learned", "VMs, prefixes and tunnel ends that a VPC has learned by EVPN", None, learned)?;
+        let refused = self.evpn.iter().flat_map(|v| v.refused.iter().map(|(why, n)| (of(v, "why", why), *n as f64)));
+        gauges(e, "tunny_evpn_refused", "Routes of EVPN that a VPC is offered now and does not learn", None, refused)?;
+        let each = |f: fn(&View) -> f64| {
+            self.evpn.iter().map(move |v| (vec![("instance", v.instance.clone()), ("vpc", v.vpc.clone())], f(v)))
+        };
+        gauges(e, "tunny_evpn_up", "1 if the EVPN daemon is heard", None, each(|v| f64::from(u8::from(v.up))))?;
+        gauges(e, "tunny_evpn_stale", "Learned VMs and prefixes that nobody says now", None, each(|v| v.stale as f64))?;
+        gauges(e, "tunny_evpn_announced", "Paths that are announced by EVPN", None, each(|v| v.announced as f64))?;
+        let flapping = "MAC addresses that are not followed, since they move too often";
+        gauges(e, "tunny_evpn_flapping", flapping, None, each(|v| v.flapping.len() as f64))
     }
 
     fn internet(&self, e: &mut DescriptorEncoder) -> fmt::Result {

@@ -121,7 +121,12 @@ const REQUESTS: &[Request] = &[
         )
     },
     get("/v1/lines", &[], "Circuits with routing daemons."),
-    get("/v1/learned", &[("vpc", "string")], "Routes that sites have announced and that are in force."),
+    get("/v1/evpn", &[], "What VPCs exchange by EVPN, and what of it is refused."),
+    get(
+        "/v1/learned",
+        &[("vpc", "string")],
+        "Routes that sites have announced, and VMs and routes learned by EVPN, that are in force.",
+    ),
     get("/v1/events", LATEST, "Who changed what, or tried to, the oldest first."),
     get("/v1/history", LATEST, "The generations of the configuration."),
     get("/v1/top", &[("ms", "integer")], "What happens in the next milliseconds."),

@@ -68,7 +68,7 @@ pub struct Node {
     pub(crate) plane: Mutex<DataPlane>,
     pub(crate) writer: Arc<Mutex<Writer>>,
     memory: Arc<dyn Memory>,
-    underlay: Arc<OnceLock<Underlay>>,
+    pub(crate) underlay: Arc<OnceLock<Underlay>>,
     pub(crate) conntrack: Conntrack,
     pub(crate) routing: Arc<Routing>,
     startup: Vec<Step>,
@@ -225,8 +225,8 @@ impl Node {
         self.routing.tend();
         // A change that is being made tends to the disk itself.
         if let Some(mut core) = self.core.try_lock() {
-            let Core { model, store, .. } = &mut *core;
-            store.iter_mut().for_each(|store| store.tend(model));
+            let core = &mut *core;
+            core.store.iter_mut().for_each(|store| store.tend(&core.model));
         }
     }
 
@@ -652,7 +652,7 @@ impl Node {
         report.journal_s = begun.elapsed().as_secs_f64();
         let begun = Instant::now();
         let egress = self.commit(core, &commit, nat, docs.is_none()).map_err(|e| (e, recorded))?;
-        self.routing.set(core.model.routing());
+        self.routing.set(core.model.routing(), core.model.evpn());
         report.commit_s = begun.elapsed().as_secs_f64();
         if let Some(store) = &mut core.store {
             store.tidy();
@@ -660,7 +660,7 @@ impl Node {
         if let Some(underlay) = self.underlay.get() {
             let (mut come, mut gone) = egress;
             come.extend(&commit.nc_add);
-            gone.extend(commit.nc_remove.iter().filter(|nc| !self.conntrack.leads_over(**nc)));
+            gone.extend(commit.nc_remove.iter().filter(|nc| !self.leads_to(**nc)));
             if !gone.is_empty() {
                 underlay.remove_ncs(gone);
             }
@@ -758,7 +758,7 @@ impl Node {
             }
         }
         let nat = self.conntrack.rehearsal(engine.as_ref())?;
-        let mut report = crate::trace::run(heap, nat, &frame, ifindex, monotonic_ns());
+        let mut report = crate::trace::run(heap, nat, &frame, ifindex, monotonic_ns()).with_learned(&self.routing);
         if let Some(engine) = &engine {
             report.xdp = Some(crate::trace::run_xdp(engine, &frame, ifindex, &report)?);
         }
@@ -792,6 +792,7 @@ impl Node {
             states: self.states(),
             migration: self.migration(),
             shaping: self.shaping(),
+            evpn: self.evpn(),
             handovers: self.handovers(),
         })
         .map_err(|_| NodeError::Request("the metrics cannot be written; please report it".into()))

@@ -176,6 +176,7 @@ fn scope(interval: &RouteInterval) -> String {
         Some(Target::Blackhole) => "blackhole".into(),
         Some(Target::Internet) => "internet".into(),
         Some(Target::Line(line)) => format!("line {line}"),
+        Some(Target::Via(hop)) => format!("local, via 0.0.0.0 + {hop}"),
         Some(Target::Region) => "region".into(),
     }
 }

@@ -87,6 +87,9 @@ pub struct Report {
     pub generated: Vec<String>,
     /// What XDP makes of it, if that was asked.
     pub xdp: Option<FastPath>,
+    /// Where stage route looked, and for what.
+    #[serde(skip)]
+    pub(crate) routed: Vec<(abi::Vni, std::net::IpAddr)>,
 }
 
 impl Request {
@@ -125,6 +128,19 @@ pub fn run(
     record(&mut gateway, frame, (ifindex, now_ns), &mut trace, |trace| trace)
 }
 
+impl Report {
+    /// Says behind stage route what of the packet's way was learned.
+    pub(crate) fn with_learned(mut self, routing: &crate::routing::Routing) -> Report {
+        let route = abi::Stage::Route.name();
+        for (vni, destination) in std::mem::take(&mut self.routed) {
+            let behind = self.steps.iter().rposition(|s| s.stage == route).map_or(0, |i| i + 1);
+            let text = routing.learned_from(vni, destination);
+            text.into_iter().for_each(|text| self.steps.insert(behind, Step { stage: route.into(), text }));
+        }
+        self
+    }
+}
+
 /// Runs a frame through the stages of a gateway with a recorder, of which `trace` is what it has recorded.
 pub(crate) fn record<R: Recorder>(
     gateway: &mut Gateway,
@@ -141,6 +157,9 @@ pub(crate) fn record<R: Recorder>(
     gateway.process_recorded(&mut batch, now_ns, recorder);
     let mut report = Report { frame: to_hex(frame), ..Default::default() };
     for (_, stage, event) in &trace(recorder).events {
+        if let Event::Route { vni, destination, .. } = event {
+            report.routed.push((*vni, *destination));
+        }
         if !matches!(event, Event::Bytes { .. }) {
             report.steps.push(Step { stage: stage.name().into(), text: event.to_string() });
         }

@@ -103,6 +103,7 @@ fn kept() -> Vec<KeptRoutes> {
         vni: 7,
         circuit,
         routes: prefixes.iter().map(|p| (p.to_string(), 20, 186)).collect(),
+        ..KeptRoutes::default()
     };
     vec![of(100, &["10.9.0.0/24", "10.9.1.0/24", "no prefix"]), of(101, &["10.9.2.0/24"])]
 }
@@ -162,7 +163,12 @@ fn a_stale_route_holds_no_place_that_the_configuration_has_taken() {
     let new = [kernel("10.8.0.0/24", 20, &[10])];
     assert_eq!(in_force(&mut stale, &new, true, 2)[0], is("10.9.0.0/24", 0, true));
     // What has become a VM's, or a default route, is not kept either.
-    let of = |prefix: &str| KeptRoutes { vni: 7, circuit: 100, routes: vec![(prefix.into(), 20, 186)] };
+    let of = |prefix: &str| KeptRoutes {
+        vni: 7,
+        circuit: 100,
+        routes: vec![(prefix.into(), 20, 186)],
+        ..KeptRoutes::default()
+    };
     for prefix in ["10.0.0.0/24", "0.0.0.0/0", "127.0.0.0/8"] {
         assert_eq!(in_force(&mut Stale::new(&[of(prefix)], begun), &[], true, 9), [], "{prefix}");
     }

@@ -19,6 +19,8 @@ pub enum Target {
     Internet,
     /// The dedicated line of this VPC with this number.
     Line(u8),
+    /// To the VM of this VPC that has IPv4 address 0.0.0.0 + this number, which no packet has: the router in front of the prefix. 1 to 2^24 - 1.
+    Via(u32),
     /// Another region (not yet served).
     Region,
 }

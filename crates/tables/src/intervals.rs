@@ -141,7 +141,8 @@ impl<'a, K: Key> Sweep<'a, K> {
 
 /// Whether a ROUTE_VALUE is local.
 pub(crate) fn is_local(value: u32) -> bool {
-    value >> VALUE_SCOPE_SHIFT == SCOPE_LOCAL
+    // With an argument it is local by way of another VM, which is not where the packet's own destination would be found.
+    value == SCOPE_LOCAL << VALUE_SCOPE_SHIFT
 }
 
 /// The value at a key.

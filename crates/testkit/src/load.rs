@@ -182,6 +182,7 @@ fn route((prefix, target): &(crate::region::Prefix, crate::region::Target)) -> R
         T::Blackhole => tables::Target::Blackhole,
         T::Internet => tables::Target::Internet,
         T::Line(line) => tables::Target::Line(*line),
+        T::Via(hop) => tables::Target::Via(*hop),
         T::Region => tables::Target::Region,
     };
     Route { prefix: tables::Prefix::new_assert(prefix.addr, prefix.len), target }

@@ -34,6 +34,11 @@ pub fn place(region: &Region, vni: u32, dst: IpAddr) -> Place<'_> {
                 let circuit = region.edge.circuits.iter().find(of);
                 return circuit.map_or(Place::Nowhere(DropReason::ScopeLine), |c| Place::Line(vpc, c));
             }
+            Some(Target::Via(hop)) => {
+                let at = std::net::Ipv4Addr::from_bits(hop);
+                let router = vpc.vms.iter().find(|vm| vm.v4 == Some(at));
+                return router.map_or(Place::Nowhere(DropReason::VmUnknown), |vm| Place::Vm(vpc, vm));
+            }
             Some(Target::Region) => return Place::Nowhere(DropReason::ScopeRegion),
             Some(Target::Local) => break,
             Some(Target::Peer(_)) if hops == abi::PEER_HOPS_MAX => return Place::Nowhere(DropReason::RoutePeerLoop),

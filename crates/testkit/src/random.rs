@@ -342,6 +342,8 @@ fn vpc(r: &mut Rng, vni: u32, vnis: &[u32], region: &Region, size: Size) -> Vpc 
     }
     for i in 0..1 + r.below(size.vms) {
         let (v4, v6) = (pool4(r), pool6(r));
+        // One that routes lead to (`Target::Via`), though no packet has its address.
+        let v4 = if r.chance(12) { Ipv4Addr::from_bits(1 + r.below(2) as u32) } else { v4 };
         let free = |a: IpAddr| {
             !vpc.gateways.contains(&a)
                 && !vpc.vms.iter().any(|m| m.v4.map(IpAddr::V4) == Some(a) || m.v6.map(IpAddr::V6) == Some(a))
@@ -382,7 +384,7 @@ fn routes(r: &mut Rng, vpc: &mut Vpc, vnis: &[u32], v6: bool, max: usize) {
         let target = match r.below(20) {
             _ if i == 0 && r.chance(70) => Target::Local,
             0 => Target::Blackhole,
-            1 => *r.pick(&[Target::Internet, Target::Line(0), Target::Region]),
+            1 => *r.pick(&[Target::Internet, Target::Line(0), Target::Region, Target::Via(1), Target::Via(2)]),
             2..=7 => Target::Peer(*r.pick(vnis)),
             _ => Target::Local,
         };

@@ -57,6 +57,8 @@ pub enum Target {
     Blackhole,
     Internet,
     Line(u8),
+    /// To the VM with IPv4 address 0.0.0.0 + this number.
+    Via(u32),
     Region,
 }
 

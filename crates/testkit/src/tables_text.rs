@@ -347,9 +347,10 @@ fn route(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<Defined> {
             Some(_) => c.number("number of the VPC's line", 255)? as u8,
             None => 0,
         }),
+        "via" => Target::Via(c.number("number of a VM's address in 0.0.0.0/8", 0xff_ffff)? as u32),
         "region" => Target::Region,
         other => {
-            return Err(c.error(word, &format!("`{other}` is no scope: local peer blackhole internet line region")))
+            return Err(c.error(word, &format!("`{other}` is no scope: local peer blackhole internet line via region")))
         }
     };
     if let Some(vpc) = region.vpc_mut(vni) {
@@ -514,6 +515,7 @@ fn fmt_vpc(region: &Region, v: &Vpc, f: &mut fmt::Formatter<'_>) -> fmt::Result 
             Target::Internet => "internet".into(),
             Target::Line(0) => "line".into(),
             Target::Line(line) => format!("line {line}"),
+            Target::Via(hop) => format!("via {hop}"),
             Target::Region => "region".into(),
         };
         writeln!(f, "  route {} {prefix} {target}", v.name)?;

@@ -177,6 +177,7 @@ impl ChipGateway {
                 Some(Target::Blackhole) => DropReason::RouteBlackhole,
                 Some(Target::Internet) => DropReason::ScopeInternet,
                 Some(Target::Line(_)) => DropReason::ScopeLine,
+                Some(Target::Via(_)) => return Err(Handover::Router.into()),
                 Some(Target::Region) => DropReason::ScopeRegion,
                 Some(Target::Local) | None => DropReason::RouteNone,
             };

@@ -56,6 +56,8 @@ pub enum Handover {
     Filtered,
     /// The VPC has a way to the Internet, or the packet may come from there: sessions are software's.
     Session,
+    /// The route leads to a router at another tunnel end: software finds it by another address than the packet's.
+    Router,
     /// The tables of the chip contradict each other, which building them excludes.
     Fault,
 }
@@ -71,6 +73,7 @@ impl Handover {
             Handover::TooBig => "too_big",
             Handover::Filtered => "filtered",
             Handover::Session => "session",
+            Handover::Router => "router",
             Handover::Fault => "fault",
         }
     }

@@ -174,13 +174,22 @@ impl Region {
 }
 
 /// Polls until there is something.
-pub fn wait<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub fn wait<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    wait_for(what, PATIENCE, look)
+}
+
+/// The same of what takes several programs their time.
+pub fn wait_long<T>(what: &str, look: impl FnMut() -> Option<T>) -> T {
+    wait_for(what, 6 * PATIENCE, look)
+}
+
+fn wait_for<T>(what: &str, patience: Duration, mut look: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
         if let Some(found) = look() {
             return found;
         }
-        assert!(begun.elapsed() < PATIENCE, "{what}: it did not come");
+        assert!(begun.elapsed() < patience, "{what}: it did not come");
         std::thread::sleep(Duration::from_millis(50));
     }
 }

@@ -126,6 +126,7 @@ fn step<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, mut walk: Walk) -> Res
 /// Where the route leads.
 fn decide<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, value: u32) -> Result<(), Verdict> {
     let reason = match value >> VALUE_SCOPE_SHIFT {
+        SCOPE_LOCAL if value & VALUE_ARG_MASK != 0 => return via(w, p, value & VALUE_ARG_MASK),
         SCOPE_LOCAL => {
             p.next = Next::Done;
             w.walking -= 1;
@@ -157,6 +158,20 @@ fn decide<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, value: u32) -> Resul
         _ => DropReason::TableFault,
     };
     end(w, reason)
+}
+
+/// The destination is behind a VM of this VPC, a router, whose entry locate would find under an address that no packet has.
+#[cold]
+fn via<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, hop: u32) -> Result<(), Verdict> {
+    let vpc = p.dst_vpc();
+    match w.tables.vm4(vpc.vni, hop, vpc.generation()) {
+        Some(vm) if vm.flags & VM_FLAG_GATEWAY == 0 => {
+            (p.vm, p.located, p.next) = (vm, true, Next::Done);
+            w.walking -= 1;
+            Ok(())
+        }
+        _ => end(w, DropReason::VmUnknown),
+    }
 }
 
 /// Goes on in a peer VPC: by proof, if there can be one.

@@ -75,6 +75,8 @@ fields! {
         agent: Option<RemoteAgent> = "spec.filter", AgentSlot;
         /// Migration of connections to the software path, if there is to be any.
         migration: Option<Migration> = "spec.filter.migration", MigrationSlot;
+        /// Where the routing daemon beside the node is asked that speaks EVPN for it: gobgpd, by its gRPC interface, which asks nobody who he is. What the VPCs exchange say their EvpnInstances.
+        evpn: Option<SocketAddr> = "spec.evpn.daemon", socket("as 127.0.0.1:50051 or [::1]:50051: an address that nobody else reaches").optional();
         /// Where Prometheus metrics are served over HTTP.
         metrics: Option<SocketAddr> = "spec.metrics", socket("as 127.0.0.1:9464 or [::1]:9464").optional();
     }

@@ -6,6 +6,7 @@
 mod cluster;
 mod edge_port;
 mod elastic_ip;
+mod evpn;
 mod filter_states;
 mod gateway;
 mod handover;
@@ -33,6 +34,7 @@ mod vpc;
 pub use cluster::*;
 pub use edge_port::*;
 pub use elastic_ip::*;
+pub use evpn::*;
 pub use filter_states::*;
 pub use gateway::*;
 pub use handover::*;
@@ -301,8 +303,9 @@ kinds! {
         Handover in handovers = 17,
         EdgePort in edge_ports = 18,
         Overlay in overlays = 19,
+        EvpnInstance in evpn_instances = 20,
         #[cfg(test)]
-        Probe in probes = 20,
+        Probe in probes = 21,
     }
 }
 

@@ -14,6 +14,7 @@ mod apply;
 mod bound;
 mod checks;
 mod edge;
+mod evpn;
 mod find;
 mod groups;
 mod lookup;

@@ -84,6 +84,7 @@ impl Model {
             self.group_faults(&mut out);
             self.server_faults(&mut out, described);
             self.edge_faults(&mut out, described);
+            self.evpn_faults(&mut out, described);
             if region {
                 self.region_faults(&mut out, described);
             }
@@ -351,7 +352,9 @@ impl<'a> Tx<'a> {
             Problem::EdgeTaken { .. } => {
                 let ports = ["spec.number", "spec.interface"].map(|field| unsure(Kind::EdgePort, field));
                 let overlays = ["spec.vpc", "spec.port", "spec.customer", "spec.overlay", "spec.line"];
-                ports.contains(&true) || overlays.iter().any(|field| unsure(Kind::Overlay, field))
+                let instances = ["spec.vpc", "spec.import", "spec.rd"];
+                let evpn = instances.iter().any(|field| unsure(Kind::EvpnInstance, field));
+                evpn || ports.contains(&true) || overlays.iter().any(|field| unsure(Kind::Overlay, field))
             }
             Problem::VmUnfit { vm, .. } => self.failed.contains(&(Kind::Vm, vm.as_str().into())),
             Problem::ServerElsewhere { server, .. } => {

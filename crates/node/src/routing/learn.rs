@@ -110,7 +110,8 @@ pub fn may_learn(
     }
 }
 
-fn never_forwarded(address: IpAddr) -> bool {
+/// Whether packets with this address are never forwarded.
+pub(crate) fn never_forwarded(address: IpAddr) -> bool {
     let why = match address {
         IpAddr::V4(a) if a.to_bits() >= 0xe000_0000 => return true,
         IpAddr::V4(a) => special4(a.to_bits(), false),

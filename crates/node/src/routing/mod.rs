@@ -4,6 +4,8 @@
 //!
 //! Locks are taken in this order: the node's `core`, `state`, the node's `writer`, `learned`. Workers take `taps` alone.
 
+mod enter;
+pub mod evpn;
 pub mod learn;
 pub mod netlink;
 mod serve;
@@ -11,20 +13,23 @@ pub mod stale;
 pub mod tap;
 mod view;
 
+pub use evpn::EvpnView;
 pub use serve::start;
 pub use view::{LearnedRoute, LineView};
 
 use crate::kept::Kept;
 use crate::uplinks;
-use abi::{Prefix, Vni};
-use compile::{RoutingLine, RoutingPlan};
+use abi::Vni;
+use compile::{EvpnPlan, RoutingLine, RoutingPlan};
+use enter::OfVpc;
+use evpn::heard::KeptFabric;
+use evpn::Exchange;
 use gateway::Controls;
-use learn::{Learned, Offer};
+use learn::Offer;
 use model::Model;
 use netlink::{KernelRoute, Netlink};
 use parking_lot::{Mutex, RwLock};
 use stale::{KeptRoutes, Stale};
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::os::unix::net::UnixStream;
@@ -32,7 +37,6 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::Arc;
 use std::time::Instant;
-use tables::{Commit, Route, RoutesChange, Target, TenantChange, Writer};
 use tap::{Setup, Tap};
 
 /// MTU of a TAP whose port is not there.
@@ -112,9 +116,11 @@ struct State {
     said: BTreeSet<u32>,
     /// What an earlier process had learned.
     stale: Stale,
+    /// What is exchanged by EVPN.
+    exchange: Exchange,
 }
 
-type Installed = HashMap<Vni, BTreeMap<Prefix, Learned>>;
+type Installed = HashMap<Vni, OfVpc>;
 
 /// All routing daemons of a node.
 pub struct Routing {
@@ -132,6 +138,8 @@ pub struct Routing {
     kept: (Kept, Mutex<Vec<KeptRoutes>>),
     /// Rung when the plan has changed; and what the learner and the sender hear.
     bells: Option<[(UnixStream, UnixStream); 2]>,
+    /// Rung when what is exchanged by EVPN may have changed.
+    pub(crate) evpn_bell: tokio::sync::Notify,
 }
 
 impl Routing {
@@ -148,7 +156,8 @@ impl Routing {
         let owner = format!("tunny {instance}");
         let (file, kept): (Kept, Vec<KeptRoutes>) =
             Kept::open(dir, FILE, "learned routes are missed until they are said again");
-        let state = State { stale: Stale::new(&kept, Instant::now()), ..State::default() };
+        let now = Instant::now();
+        let state = State { stale: Stale::new(&kept, now), exchange: Exchange::new(&kept, now), ..State::default() };
         let (controls, taps, learned) = (Arc::default(), Arc::default(), Mutex::default());
         Routing {
             owner,
@@ -159,21 +168,40 @@ impl Routing {
             learned,
             kept: (file, Mutex::new(kept)),
             bells,
+            evpn_bell: tokio::sync::Notify::new(),
         }
     }
 
-    /// Wakes both threads: the plan has changed, or they are to end.
+    /// Wakes all threads: the plan has changed, or they are to end.
     pub(crate) fn ring(&self) {
         for (ring, _) in self.bells.iter().flatten() {
             // Full: it rings already.
             let _ = io::Write::write(&mut &*ring, &[1]);
         }
+        self.evpn_bell.notify_one();
+    }
+
+    /// Wakes the learner alone.
+    fn ring_learner(&self) {
+        if let Some(((ring, _), _)) = self.bells.as_ref().map(|[learner, sender]| (learner, sender)) {
+            let _ = io::Write::write(&mut &*ring, &[1]);
+        }
     }
 
     /// Makes what is configured: namespaces and TAPs come and go.
-    pub fn set(&self, plan: RoutingPlan) {
+    pub fn set(&self, plan: RoutingPlan, evpn: EvpnPlan) {
         let mut state = self.state.lock();
-        if !self.serves || state.plan == plan {
+        if !self.serves {
+            return;
+        }
+        if state.exchange.plan != evpn {
+            state.exchange.set(evpn);
+            self.ring();
+        } else if !evpn.vpcs.is_empty() {
+            // Of what it announces something may have changed.
+            self.evpn_bell.notify_one();
+        }
+        if state.plan == plan {
             return;
         }
         self.controls.set(plan.customers.iter().copied());
@@ -206,11 +234,12 @@ impl Routing {
         }
         let learned = self.learned.lock();
         let of = |l: &RoutingLine| {
-            let routes = learned.get(&l.vni).into_iter().flatten().filter(|(_, r)| r.line == l.line);
+            let routes = learned.get(&l.vni).into_iter().flat_map(|of| &of.routes).filter(|(_, r)| r.line == l.line);
             let routes = routes.map(|(prefix, r)| (prefix.to_string(), r.metric, r.protocol)).collect();
-            KeptRoutes { vni: l.vni.0, circuit: l.circuit, routes }
+            KeptRoutes { vni: l.vni.0, circuit: l.circuit, routes, fabric: KeptFabric::default() }
         };
-        let now: Vec<_> = state.plan.lines.iter().map(of).filter(|k| !k.routes.is_empty()).collect();
+        let lines = state.plan.lines.iter().map(of).filter(|k| !k.routes.is_empty());
+        let now: Vec<_> = lines.chain(evpn::kept(&learned)).collect();
         drop((learned, state));
         let mut kept = self.kept.1.lock();
         if *kept != now {
@@ -339,7 +368,7 @@ impl Routing {
             let refused = state.offers.get(&l.plan.circuit)?.refused.get(&learn::Refusal::Limit)?;
             Some(over_limit(&l.plan, *refused))
         });
-        state.trouble.values().cloned().chain(over).collect()
+        state.trouble.values().cloned().chain(over).chain(state.exchange.warnings()).collect()
     }
 
     /// Reads what the kernels say where that has changed; whether anything may be another than before.
@@ -354,6 +383,7 @@ impl Routing {
             );
         }
         let mut changed = all || passed;
+        changed |= state.exchange.pass(now);
         for line in state.lines.values() {
             let up = uplinks::carrier(&line.plan.port);
             if line.up.swap(up, Relaxed) != up {
@@ -422,7 +452,7 @@ impl Routing {
                 }
                 offers.insert(line.circuit, offer);
             }
-            let of_vpc = all.entry(vpc.spec().vni).or_default();
+            let of_vpc = &mut all.entry(vpc.spec().vni).or_default().routes;
             for (prefix, new) in best {
                 // What is configured wins.
                 if vpc.route(prefix).is_some() {
@@ -434,67 +464,8 @@ impl Routing {
                 }
             }
         }
+        state.exchange.decide(model, &mut all, &self.learned.lock());
         all
-    }
-
-    /// Brings the tables to what is learned. `model` is what they have configured.
-    pub(crate) fn enter(&self, model: &Model, writer: &Mutex<Writer>) {
-        let wanted = self.decide(model);
-        let mut writer = writer.lock();
-        let mut learned = self.learned.lock();
-        let none = BTreeMap::new();
-        let vnis: BTreeSet<Vni> = wanted.keys().chain(learned.keys()).copied().collect();
-        for vni in vnis {
-            let (old, new) = (learned.get(&vni).unwrap_or(&none), wanted.get(&vni).unwrap_or(&none));
-            let change = difference(vni, old, new);
-            if change.routes.is_empty() {
-                learned.insert(vni, new.clone());
-                continue;
-            }
-            let commit = Commit { tenants: vec![change], ..Commit::default() };
-            match writer.commit(&commit) {
-                Ok(_) => drop(learned.insert(vni, new.clone())),
-                Err(e) => {
-                    tracing::warn!("VPC {vni}: what its sites announce cannot be entered, and is tried again: {e}")
-                }
-            }
-        }
-        learned.retain(|_, routes| !routes.is_empty());
-    }
-
-    /// Makes a commit of the configuration keep what is learned, so that no packet misses it. The second part is for [`Routing::amended`].
-    pub(crate) fn amend<'c>(&self, commit: &'c Commit) -> (Cow<'c, Commit>, Installed) {
-        let mut learned = self.learned.lock().clone();
-        if learned.is_empty() {
-            return (Cow::Borrowed(commit), learned);
-        }
-        let mut commit = commit.clone();
-        for tenant in &mut commit.tenants {
-            if tenant.delete {
-                learned.remove(&tenant.vni);
-            }
-            let Some(own) = learned.get_mut(&tenant.vni) else { continue };
-            match &mut tenant.routes {
-                RoutesChange::Keep => {}
-                RoutesChange::Delta { add, .. } => add.iter().for_each(|r| {
-                    own.remove(&r.prefix);
-                }),
-                RoutesChange::Replace(routes) => {
-                    routes.iter().for_each(|r| {
-                        own.remove(&r.prefix);
-                    });
-                    routes
-                        .extend(own.iter().map(|(prefix, l)| Route { prefix: *prefix, target: Target::Line(l.line) }));
-                }
-            }
-        }
-        (Cow::Owned(commit), learned)
-    }
-
-    /// The amended commit was made.
-    pub(crate) fn amended(&self, learned: Installed) {
-        *self.learned.lock() = learned;
-        self.ring();
     }
 
     /// What the kernels know already when the node starts, and what was learned before, is told to the tables with what is configured.
@@ -519,11 +490,4 @@ fn over_limit(line: &RoutingLine, refused: u64) -> String {
         "Overlay {}: {refused} routes that its CE announces are beyond the {} of `spec.routing.routes`, and are not learned; look at the CE, or raise it",
         line.name, line.routes
     )
-}
-
-fn difference(vni: Vni, old: &BTreeMap<Prefix, Learned>, new: &BTreeMap<Prefix, Learned>) -> TenantChange {
-    let remove = old.keys().filter(|p| !new.contains_key(*p)).copied().collect();
-    let changed = new.iter().filter(|(p, l)| old.get(*p).map(|o| o.line) != Some(l.line));
-    let add = changed.map(|(prefix, l)| Route { prefix: *prefix, target: Target::Line(l.line) }).collect();
-    TenantChange { vni, routes: RoutesChange::Delta { remove, add }, ..TenantChange::default() }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The two threads behind routing daemons: one learns what their kernels know, one sends what they say.
+//! The threads behind routing daemons: one learns what their kernels know, one sends what they say.
 
 use super::{Line, Routing};
 use crate::afpacket::PacketSocket;
@@ -27,14 +27,16 @@ const BURST: usize = 64;
 const FRAME_MAX: usize = 1 << 16;
 const MACS: usize = 12;
 
-/// Starts both; they end when `stop` is set.
+/// Starts them; they end when `stop` is set.
 pub fn start(node: &Arc<Node>, stop: &Arc<AtomicBool>) -> Result<Vec<JoinHandle<()>>, NodeError> {
     let (learner, learner_stop) = (node.clone(), stop.clone());
     let (routing, tables, stop) = (node.routing.clone(), node.tables(), stop.clone());
     let thread = |name: &str, work: Box<dyn FnOnce() + Send>| {
         std::thread::Builder::new().name(name.into()).spawn(work).map_err(NodeError::system("starting a thread"))
     };
+    let speaker = super::evpn::speak::start(node, &stop)?;
     Ok(vec![
+        speaker,
         thread("tunny-learn", Box::new(move || learn(&learner, &learner_stop)))?,
         thread("tunny-taps", Box::new(move || send(&routing, &tables, &stop)))?,
     ])

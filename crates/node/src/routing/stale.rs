@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Routes that were learned before this process began, until a daemon says them again. No clock and no I/O of its own.
 
+use super::evpn::heard::KeptFabric;
 use super::learn::Learned;
 use abi::{Prefix, Vni};
 use serde::{Deserialize, Serialize};
@@ -23,6 +24,9 @@ pub struct KeptRoutes {
     pub circuit: u32,
     /// What it led to.
     pub routes: Vec<(String, u32, u8)>,
+    /// Or, under the number of no circuit, what was learned by EVPN.
+    #[serde(default, skip_serializing_if = "KeptFabric::is_empty")]
+    pub fabric: KeptFabric,
 }
 
 /// What is remembered of all circuits.

@@ -2,7 +2,7 @@
 //! What is told of routing daemons: circuits and what was learned by them.
 
 use super::learn::Refusal;
-use super::Routing;
+use super::{evpn, Routing};
 use crate::error::NodeError;
 use crate::service::Node;
 use abi::Vni;
@@ -10,6 +10,7 @@ use model::Kind;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// A circuit with a routing daemon.
@@ -44,21 +45,30 @@ pub struct LineView {
     pub refused: BTreeMap<String, u64>,
 }
 
-/// A route that was learned and is in force.
+/// A route, or an address of a VM, that was learned and is in force.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct LearnedRoute {
+    /// What it would be if it were configured: Route or Vm.
+    #[serde(default)]
+    pub kind: String,
     /// The VPC that has learned it.
     pub vpc: String,
     /// Destinations.
     pub prefix: String,
-    /// The line that it leads to.
+    /// The line that it leads to, if that is not behind a VTEP.
     pub line: u8,
-    /// Metric in the kernel of the daemon's namespace.
+    /// By EVPN: the tunnel end that it leads to. Empty: it leads to a line.
+    #[serde(default)]
+    pub vtep: String,
+    /// By EVPN: MAC address of the VM, or of the router in front of the prefix.
+    #[serde(default)]
+    pub mac: String,
+    /// Metric in the kernel of the daemon's namespace; by EVPN the sequence number of the MAC address's moves.
     pub metric: u32,
     /// Who entered it there: a number of `/etc/iproute2/rt_protos`, 186 is BGP.
     pub protocol: u8,
-    /// It was learned before the node was started, and no daemon has said it since.
+    /// It was learned before the node was started, or the EVPN daemon went, and no daemon has said it since.
     #[serde(default)]
     pub stale: bool,
 }
@@ -67,7 +77,26 @@ impl Node {
     /// Brings what routing daemons have learned into force.
     pub(crate) fn learn(&self) {
         let core = self.core();
-        self.routing.enter(&core.model, &self.writer);
+        let (come, gone) = self.routing.enter(&core.model, &self.writer);
+        drop(core);
+        self.reach(come, gone);
+    }
+
+    /// Tunnel ends that were learned come and go: the underlay's ways to them do too.
+    fn reach(&self, come: Vec<IpAddr>, mut gone: Vec<IpAddr>) {
+        let Some(underlay) = self.underlay.get() else { return };
+        gone.retain(|nc| !self.conntrack.leads_over(*nc));
+        if !gone.is_empty() {
+            underlay.remove_ncs(gone);
+        }
+        if !come.is_empty() {
+            underlay.add_ncs(come);
+        }
+    }
+
+    /// Whether a tunnel end is a router to the Internet, or learned.
+    pub(crate) fn leads_to(&self, nc: IpAddr) -> bool {
+        self.conntrack.leads_over(nc) || self.routing.vteps().contains(&nc)
     }
 
     /// `GET /v1/lines`.
@@ -126,22 +155,29 @@ impl Routing {
     pub fn learned(&self, vpc: Option<&str>, names: &BTreeMap<Vni, String>) -> Vec<LearnedRoute> {
         let learned = self.learned.lock();
         let mut list = Vec::new();
-        for (vni, routes) in learned.iter() {
+        for (vni, of) in learned.iter() {
             let name = names.get(vni).cloned().unwrap_or_else(|| vni.to_string());
             if vpc.is_some_and(|wanted| wanted != name) {
                 continue;
             }
-            list.extend(routes.iter().map(|(prefix, l)| {
+            list.extend(of.fabric.hosts.iter().flat_map(|(mac, host)| evpn::view::rows(&name, *mac, host)));
+            list.extend(of.fabric.prefixes.iter().filter_map(|(prefix, far)| {
+                let host = of.fabric.hosts.get(&far.router)?;
+                Some((*prefix, evpn::view::row(&name, *prefix, (far.router, host), far.stale)))
+            }));
+            list.extend(of.routes.iter().map(|(prefix, l)| {
                 let (vpc, prefix) = (name.clone(), *prefix);
                 (
                     prefix,
                     LearnedRoute {
+                        kind: "Route".into(),
                         vpc,
                         prefix: prefix.to_string(),
                         line: l.line,
                         metric: l.metric,
                         protocol: l.protocol,
                         stale: l.stale,
+                        ..LearnedRoute::default()
                     },
                 )
             }));

@@ -76,6 +76,7 @@ impl Writer {
     /// What a ROUTE_VALUE means; None = no route.
     pub fn target(&self, value: u32) -> Option<Target> {
         Some(match value >> VALUE_SCOPE_SHIFT {
+            SCOPE_LOCAL if value & VALUE_ARG_MASK != 0 => Target::Via(value & VALUE_ARG_MASK),
             SCOPE_LOCAL => Target::Local,
             SCOPE_PEER => Target::Peer(Vni(value & 0xff_ffff)),
             SCOPE_BLACKHOLE => Target::Blackhole,

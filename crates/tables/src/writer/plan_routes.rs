@@ -120,6 +120,7 @@ impl Known<'_> {
             Target::Blackhole => SCOPE_BLACKHOLE << VALUE_SCOPE_SHIFT,
             Target::Internet => SCOPE_INTERNET << VALUE_SCOPE_SHIFT,
             Target::Line(line) => SCOPE_LINE << VALUE_SCOPE_SHIFT | u32::from(line),
+            Target::Via(hop) => SCOPE_LOCAL << VALUE_SCOPE_SHIFT | hop & 0xff_ffff,
             Target::Region => SCOPE_REGION << VALUE_SCOPE_SHIFT,
             Target::Peer(peer) => {
                 let stays = self.tenants.contains_key(&peer) && !self.names.deletes.contains(&peer);

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+//! VMs and prefixes of other tunnel ends by EVPN, and the VPC's own to them, through a routing daemon beside the node: `docs/design/evpn.md`.
+
+pub mod announce;
+pub mod api;
+pub mod client;
+pub mod decide;
+pub mod heard;
+pub mod moves;
+pub mod said;
+pub(crate) mod speak;
+pub(in crate::routing) mod view;
+
+pub use view::EvpnView;
+
+use super::enter::OfVpc;
+use super::stale::KeptRoutes;
+use super::{Installed, Routing};
+use abi::{Mac, Prefix, Vni};
+use announce::Key;
+use compile::{EvpnPlan, Own};
+use decide::{Configured, Decision, Fabric};
+use heard::{KeptFabric, Memory};
+use model::{Model, Scope, VpcView};
+use moves::Moves;
+use said::{Refused, Said};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::time::Instant;
+
+/// Number of no circuit: what is kept under it was learned by EVPN.
+const NO_CIRCUIT: u32 = u32::MAX;
+
+/// What is exchanged, and with whom.
+#[derive(Debug, Default)]
+pub(super) struct Exchange {
+    pub plan: EvpnPlan,
+    memory: Memory,
+    moves: HashMap<Vni, Moves>,
+    pub decisions: HashMap<Vni, Decision>,
+    /// Paths that are announced, by VPC.
+    pub announced: HashMap<Vni, u64>,
+    /// The daemon is heard.
+    pub up: bool,
+    trouble: Option<String>,
+    pub unreadable: u64,
+    over: bool,
+    /// VPCs of which it was said that they are offered too much, or something that moves too often.
+    told: BTreeSet<(Vni, bool)>,
+}
+
+impl Exchange {
+    /// With what an earlier process had learned.
+    pub fn new(kept: &[KeptRoutes], now: Instant) -> Exchange {
+        let kept = kept.iter().filter(|k| k.circuit == NO_CIRCUIT).map(|k| (Vni(k.vni), &k.fabric));
+        Exchange { memory: Memory::new(kept, now), ..Exchange::default() }
+    }
+
+    pub fn set(&mut self, plan: EvpnPlan) {
+        self.plan = plan;
+        let vnis = self.forget_others();
+        self.moves.retain(|vni, _| vnis.contains(vni));
+        self.decisions.retain(|vni, _| vnis.contains(vni));
+        self.announced.retain(|vni, _| vnis.contains(vni));
+        self.told.retain(|(vni, _)| vnis.contains(vni));
+    }
+
+    /// Of VPCs that exchange nothing nothing is remembered; those that do.
+    fn forget_others(&mut self) -> BTreeSet<Vni> {
+        let vnis: BTreeSet<Vni> = self.plan.vpcs.iter().map(|v| v.vni).collect();
+        self.memory.only(|vni| vnis.contains(&vni));
+        vnis
+    }
+
+    /// Time goes by. Whether that may change what is learned.
+    pub fn pass(&mut self, now: Instant) -> bool {
+        let gone = self.memory.pass(now);
+        if gone > 0 {
+            tracing::warn!(
+                "{gone} routes were learned by EVPN and not said again within {} s: they go",
+                super::stale::HOLD.as_secs()
+            );
+        }
+        let released = self.moves.values_mut().fold(false, |any, moves| moves.release(now) || any);
+        gone > 0 || released
+    }
+
+    /// Decides what the VPCs learn, beside what their lines have.
+    pub fn decide(&mut self, model: &Model, all: &mut Installed, had: &Installed) {
+        let (now, none) = (Instant::now(), Fabric::default());
+        for plan in &self.plan.vpcs {
+            let Some(vpc) = model.vpc_of_vni(plan.vni) else { continue };
+            let had = had.get(&plan.vni).map_or(&none, |of| &of.fabric);
+            let (heard, refused) = self.memory.of(plan.vni);
+            let moves = self.moves.entry(plan.vni).or_default();
+            let mut decision = decide::decide(plan, heard, &Vpc(vpc), had, (moves, now));
+            for (why, n) in refused {
+                *decision.refused.entry(why).or_default() += n;
+            }
+            for (flaps, is) in
+                [(false, decision.refused.contains_key(&Refused::Limit)), (true, !decision.flapping.is_empty())]
+            {
+                match (is, self.told.contains(&(plan.vni, flaps))) {
+                    (true, false) => {
+                        let what = [over(plan, &decision), flapping(plan, &decision)][usize::from(flaps)].clone();
+                        tracing::warn!("{}", what.unwrap_or_default());
+                        self.told.insert((plan.vni, flaps));
+                    }
+                    (false, true) => drop(self.told.remove(&(plan.vni, flaps))),
+                    _ => {}
+                }
+            }
+            if !decision.fabric.is_empty() {
+                all.entry(plan.vni).or_default().fabric = decision.fabric.clone();
+            }
+            self.decisions.insert(plan.vni, decision);
+        }
+    }
+
+    /// What an operator must know.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut list: Vec<String> = self.trouble.iter().cloned().collect();
+        if self.plan.daemon.is_none() {
+            let first = self.plan.vpcs.first();
+            list.extend(first.map(|v| {
+                format!(
+                    "EvpnInstance {}: nothing is exchanged: no `spec.evpn.daemon` of the Gateway says with whom",
+                    v.name
+                )
+            }));
+        }
+        if self.over {
+            list.push("the EVPN daemon has more routes than are read: what stands behind is not looked at".into());
+        }
+        for plan in &self.plan.vpcs {
+            let Some(decision) = self.decisions.get(&plan.vni) else { continue };
+            list.extend(over(plan, decision).into_iter().chain(flapping(plan, decision)));
+        }
+        list
+    }
+
+    pub fn foreign(&self) -> u64 {
+        self.memory.foreign()
+    }
+}
+
+fn over(plan: &compile::EvpnVpc, decision: &Decision) -> Option<String> {
+    let refused = decision.refused.get(&Refused::Limit)?;
+    Some(format!(
+        "EvpnInstance {}: {refused} routes are beyond `spec.limits`, and are not learned; look at who announces them, or raise it",
+        plan.name
+    ))
+}
+
+fn flapping(plan: &compile::EvpnVpc, decision: &Decision) -> Option<String> {
+    let first = decision.flapping.first()?;
+    Some(format!(
+        "EvpnInstance {}: {} MAC addresses move more often than {} times in {} s, {first} for one, and are not followed until they rest: two may have the same",
+        plan.name,
+        decision.flapping.len(),
+        moves::MOVES,
+        moves::WITHIN.as_secs()
+    ))
+}
+
+struct Vpc<'a>(VpcView<'a>);
+
+impl Configured for Vpc<'_> {
+    fn has_mac(&self, mac: Mac) -> bool {
+        self.0.vm(mac).is_some() || self.0.spec().gateway_mac == mac
+    }
+
+    fn has_address(&self, address: IpAddr) -> bool {
+        self.0.has_address(address)
+    }
+
+    fn route(&self, prefix: Prefix) -> Option<Scope<Vni>> {
+        self.0.route(prefix)
+    }
+}
+
+/// What is learned by EVPN, for the next process.
+pub(super) fn kept(learned: &Installed) -> Vec<KeptRoutes> {
+    let mut list: Vec<KeptRoutes> = Vec::new();
+    for (vni, OfVpc { fabric, .. }) in learned.iter().filter(|(_, of)| !of.fabric.is_empty()) {
+        let hosts = fabric.hosts.iter().filter(|(_, h)| !h.addresses.is_empty());
+        let hosts = hosts.map(|(mac, h)| (mac.to_string(), h.vtep, h.sequence, h.addresses.clone())).collect();
+        let prefixes = fabric.prefixes.iter().filter_map(|(prefix, far)| {
+            Some((prefix.to_string(), fabric.hosts.get(&far.router)?.vtep, far.router.to_string()))
+        });
+        let kept =
+            KeptFabric { hosts, prefixes: prefixes.collect(), members: fabric.members.iter().copied().collect() };
+        list.push(KeptRoutes { vni: vni.0, circuit: NO_CIRCUIT, routes: Vec::new(), fabric: kept });
+    }
+    list.sort_by_key(|k| k.vni);
+    list
+}
+
+impl Routing {
+    pub(super) fn evpn_plan(&self) -> EvpnPlan {
+        self.state.lock().exchange.plan.clone()
+    }
+
+    /// The daemon says all of this.
+    pub(super) fn hear(&self, plan: &EvpnPlan, said: Vec<Said>, (unreadable, over): (u64, bool)) {
+        let sorted = heard::sort(plan, said);
+        let mut state = self.state.lock();
+        let x = &mut state.exchange;
+        if x.plan != *plan {
+            // It has changed meanwhile, and is read again.
+            return;
+        }
+        (x.up, x.trouble, x.unreadable, x.over) = (true, None, unreadable, over);
+        if x.memory.hear(sorted) {
+            drop(state);
+            self.ring_learner();
+        }
+    }
+
+    /// The daemon is not heard. Why, if it should be.
+    pub(super) fn unspoken(&self, why: Option<String>) {
+        let mut state = self.state.lock();
+        let x = &mut state.exchange;
+        if let Some(why) = why.as_ref().filter(|_| x.trouble.is_none()) {
+            tracing::warn!("{why}; what was learned stays for {} s", super::stale::HOLD.as_secs());
+        }
+        (x.up, x.trouble) = (false, why);
+        x.announced.clear();
+        let any = x.memory.lose(Instant::now());
+        x.forget_others();
+        if any {
+            drop(state);
+            self.ring_learner();
+        }
+    }
+
+    /// What sites behind the VPC's lines announce is its own, too.
+    pub(super) fn lines_of(&self, vni: Vni) -> Vec<Own> {
+        let learned = self.learned.lock();
+        learned.get(&vni).map(|of| of.routes.keys().map(|p| Own::Prefix(*p)).collect()).unwrap_or_default()
+    }
+
+    pub(super) fn announced<T>(&self, wanted: &BTreeMap<Key, T>) {
+        let mut state = self.state.lock();
+        let x = &mut state.exchange;
+        let count = |rd| wanted.keys().filter(|(of, _)| *of == rd).count() as u64;
+        x.announced = x.plan.vpcs.iter().filter_map(|v| Some((v.vni, count(v.rd?)))).collect();
+    }
+}
