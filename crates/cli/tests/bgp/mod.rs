@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Customers' routers with FRR, and routing daemons of the node's side, in network namespaces.
+#![allow(dead_code)] // Each test file is a crate of its own and uses what it needs.
 
 use super::region::{inside, Region};
 use abi::IfIndex;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Other tunnel ends of a fabric: a Linux host with kernel VXLAN, a bridge and FRR, and speakers of GoBGP, in network namespaces.
+#![allow(dead_code)] // Each test file is a crate of its own and uses what it needs.
 
 use super::bgp::{Frr, Room};
 use super::region::{inside, wait_long, Region};
