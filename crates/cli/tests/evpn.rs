@@ -206,7 +206,8 @@ fn a_speaker_that_claims_too_much_changes_nobody_elses_traffic() {
     wait_long("learned", || at(&region, "10.0.0.60/32").filter(|(vtep, _)| vtep == "172.31.61.2"));
     speaker.tell(vec![b.host(mac, "10.0.0.60", 7)], true);
     wait_long("moved", || at(&region, "10.0.0.60/32").filter(|(vtep, _)| vtep == "172.31.60.2"));
-    speaker.tell(vec![a.host(mac, "10.0.0.60", 6), a.host("02:00:00:00:aa:02", "10.0.0.61", 0)], true);
+    // (GoBGP lets nobody announce a lower one than it has heard; that of the first place is still there.)
+    speaker.tell(vec![a.host("02:00:00:00:aa:02", "10.0.0.61", 0)], true);
     wait_long("what came with it", || at(&region, "10.0.0.61/32"));
     assert_eq!(at(&region, "10.0.0.60/32").unwrap().0, "172.31.60.2", "the lower number does not hold");
     // To and fro: it is held.
@@ -256,9 +257,11 @@ fn a_speaker_that_claims_too_much_changes_nobody_elses_traffic() {
         .collect();
     let before = region.node().unwrap().counters().unwrap();
     speaker.tell(many, true);
-    wait_long("the limit", || (refused("limit") > 200).then_some(()));
-    let told = view(&region);
-    assert_eq!((told["vms"].as_u64(), told["routes"].as_u64()), (Some(20), Some(10)), "{told}");
+    // They come in many messages.
+    wait_long("the limits", || {
+        let told = view(&region);
+        (refused("limit") > 2000 && (&told["vms"], &told["routes"]) == (&20.into(), &10.into())).then_some(())
+    });
     assert!(region.tunny(&["get", "status"]).contains("beyond `spec.limits`"));
     assert_eq!(at(&region, "10.0.0.61/32").unwrap().0, "172.31.61.2", "it was there");
     for (vm, to) in [("blue-1", "10.0.0.12"), ("blue-1", "10.1.0.11"), ("green-1", "10.2.0.12")] {

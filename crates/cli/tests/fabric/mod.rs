@@ -130,7 +130,8 @@ impl Gobgp {
             runtime.block_on(async move {
                 let mut daemon = Daemon::connect(at).await.map_err(|e| e.to_string())?;
                 if announce {
-                    return daemon.add(paths).await.map_err(|e| e.to_string());
+                    let refused = daemon.add(paths).await.map_err(|e| e.to_string())?;
+                    return refused.into_iter().next().map_or(Ok(()), Err);
                 }
                 for path in paths {
                     daemon.delete(path).await.map_err(|e| e.to_string())?;

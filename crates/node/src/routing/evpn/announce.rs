@@ -45,6 +45,16 @@ pub fn path(vpc: &EvpnVpc, rd: BgpNumber, own: Own, vtep: IpAddr) -> Path {
     Path { nlri: Some(nlri), pattrs, family: Some(api::EVPN), ..Path::default() }
 }
 
+/// The same without a sequence number.
+pub fn unnumbered(mut path: Path) -> Path {
+    for any in path.pattrs.iter_mut().filter(|a| a.name() == api::COMMUNITIES) {
+        let Ok(mut list) = api::Communities::decode(&any.value[..]) else { continue };
+        list.communities.retain(|c| c.name() != api::MOBILITY);
+        *any = Any::of(api::COMMUNITIES, &list);
+    }
+    path
+}
+
 fn nlri(vpc: &EvpnVpc, rd: BgpNumber, own: Own, vtep: IpAddr) -> Any {
     let rd = Some(distinguisher(rd));
     // One site, one link: no Ethernet segment.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
-use tonic::{Request, Status, Streaming};
+use tonic::{Code, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
 /// How long the daemon may take to take a connection.
@@ -49,12 +49,27 @@ impl Daemon {
         Ok(call!(self.server_streaming("ListPath", ListPathRequest { family: Some(EVPN) })))
     }
 
-    /// Has it announce paths.
-    pub async fn add(&mut self, paths: Vec<Path>) -> Result<(), Status> {
-        for path in paths {
-            let AddPathResponse { .. } = call!(self.unary("AddPath", AddPathRequest { path: Some(path) }));
-        }
+    /// Has it announce a path.
+    async fn add_one(&mut self, path: Path) -> Result<(), Status> {
+        let AddPathResponse { .. } = call!(self.unary("AddPath", AddPathRequest { path: Some(path) }));
         Ok(())
+    }
+
+    /// Has it announce paths; what it has against those that it does not take.
+    pub async fn add(&mut self, paths: Vec<Path>) -> Result<Vec<String>, Status> {
+        let mut refused = Vec::new();
+        for path in paths {
+            let told = match self.add_one(path.clone()).await {
+                // Somebody else claims the MAC address with a higher sequence number: GoBGP gives the next one itself, to a path without.
+                Err(e) if e.code() == Code::Unknown => self.add_one(super::announce::unnumbered(path)).await,
+                told => told,
+            };
+            match told {
+                Err(e) if e.code() == Code::Unknown => refused.push(e.message().to_string()),
+                told => told?,
+            }
+        }
+        Ok(refused)
     }
 
     /// Has it withdraw a path.

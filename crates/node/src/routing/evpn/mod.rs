@@ -45,6 +45,8 @@ pub(super) struct Exchange {
     trouble: Option<String>,
     pub unreadable: u64,
     over: bool,
+    /// What the daemon has against paths that it was to announce.
+    not_announced: Vec<String>,
     /// VPCs of which it was said that they are offered too much, or something that moves too often.
     told: BTreeSet<(Vni, bool)>,
 }
@@ -131,6 +133,10 @@ impl Exchange {
         }
         if self.over {
             list.push("the EVPN daemon has more routes than are read: what stands behind is not looked at".into());
+        }
+        if let Some(first) = self.not_announced.first() {
+            let n = self.not_announced.len();
+            list.push(format!("the EVPN daemon does not announce {n} paths of the node: {}", model::plain(first)));
         }
         for plan in &self.plan.vpcs {
             let Some(decision) = self.decisions.get(&plan.vni) else { continue };
@@ -232,6 +238,10 @@ impl Routing {
             drop(state);
             self.ring_learner();
         }
+    }
+
+    pub(super) fn not_announced(&self, why: Vec<String>) {
+        self.state.lock().exchange.not_announced = why;
     }
 
     /// What sites behind the VPC's lines announce is its own, too.

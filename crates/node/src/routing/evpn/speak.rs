@@ -182,7 +182,7 @@ async fn tell(
         .filter(|(key, path)| !there.contains_key(*key) || told.get(*key) != Some(*path))
         .map(|(_, path)| path.clone())
         .collect();
-    daemon.add(new).await?;
+    node.routing.not_announced(daemon.add(new).await?);
     there.retain(|key, _| !wanted.contains_key(key));
     for path in there.into_values() {
         daemon.delete(path).await?;
