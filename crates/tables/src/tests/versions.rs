@@ -172,6 +172,13 @@ fn a_change_raises_the_words_that_it_concerns() {
     assert!(words.contains(&version_of_v4(vni(3).0, vm_addr4(0), salt)));
     assert!(!words.contains(&version_of_vpc(vni(3).0, salt)) && !words.contains(&all), "{words:?}");
 
+    // A router of prefixes: what is sent to it is for addresses that nobody named.
+    let router = VmSpec { mac: 0x0200_0000_7777, ipv4: Some(7), ipv6: None, more: vec![], nc: ncs()[0], meter: None };
+    let before = snapshot();
+    let comes = TenantChange { vni: vni(3), vm_add: vec![router], ..Default::default() };
+    writer.commit(&Commit { tenants: vec![comes], ..Default::default() }).unwrap();
+    assert_eq!(raised(&before), [version_of_vpc(vni(3).0, salt)]);
+
     let before = snapshot();
     writer.commit(&Commit { tenants: vec![leading(3, 17, 0)], ..Default::default() }).unwrap();
     assert_eq!(raised(&before), [version_of_vpc(vni(3).0, salt)]);

@@ -40,6 +40,8 @@ impl Concerned {
 
     fn add_address(&mut self, vni: Vni, addr: IpAddr, salt: u64) {
         self.words.push(match addr {
+            // That of a router (Target::Via): the packets that are sent to it have other addresses.
+            IpAddr::V4(a) if a.octets()[0] == 0 => version_of_vpc(vni.0, salt),
             IpAddr::V4(a) => version_of_v4(vni.0, a.to_bits(), salt),
             IpAddr::V6(a) => version_of_v6(vni.0, a.to_bits(), salt),
         });

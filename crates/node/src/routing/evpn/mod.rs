@@ -83,7 +83,8 @@ impl Exchange {
                 super::stale::HOLD.as_secs()
             );
         }
-        let released = self.moves.values_mut().fold(false, |any, moves| moves.release(now) || any);
+        // Each is asked, so none is passed over.
+        let released = self.moves.values_mut().filter_map(|moves| moves.release(now).then_some(())).count() > 0;
         gone > 0 || released
     }
 

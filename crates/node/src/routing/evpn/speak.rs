@@ -124,7 +124,7 @@ async fn watch(mut daemon: Daemon, ring: tokio::sync::mpsc::Sender<Result<(), St
 }
 
 fn source(e: &dyn std::error::Error) -> String {
-    e.source().map_or_else(|| e.to_string(), |inner| source(inner))
+    e.source().map_or_else(|| e.to_string(), source)
 }
 
 /// Whether a path came by this interface, and from no neighbour (GoBGP writes `<nil>` for his address).
