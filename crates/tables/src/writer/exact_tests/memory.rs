@@ -87,13 +87,14 @@ fn vms_are_told_from_one_on() {
     let targets: BTreeMap<u32, Option<Target>> =
         (0..16).map(|scope| (scope, w.target(scope << 28 | 0x12_3456))).collect();
     let known = [
-        (1, Target::Local),
+        (1, Target::Via(0x12_3456)),
         (2, Target::Peer(Vni(0x12_3456))),
         (3, Target::Blackhole),
         (4, Target::Internet),
         (5, Target::Line(0x56)),
         (6, Target::Region),
     ];
+    assert_eq!(w.target(1 << 28), Some(Target::Local));
     assert!(targets.iter().all(|(scope, t)| *t == known.iter().find(|k| k.0 == *scope).map(|k| k.1)));
 }
 
