@@ -64,6 +64,8 @@ async fn say(link: &Link, heard: &Heard, revision: u64) -> Result<(), Error> {
 /// Follows as a node does.
 async fn follow(link: Link, mut stream: Incoming, heard: Rc<Heard>) -> Result<(), Error> {
     let (mut rest, mut at, mut skip): (Vec<u8>, u64, usize) = (Vec::new(), 0, 0);
+    // That of a snapshot which is not whole yet.
+    let mut coming = 0;
     let mut beat = tokio::time::interval(PERIOD);
     loop {
         let frame = tokio::select! {
@@ -94,10 +96,10 @@ async fn follow(link: Link, mut stream: Incoming, heard: Rc<Heard>) -> Result<()
                     (at, news) = (revision, true);
                     more(&heard.changes, 1);
                 }
-                Message::Snapshot { revision } => at = revision,
+                Message::Snapshot { revision } => coming = revision,
                 Message::Block { bytes, .. } => skip = bytes as usize,
                 Message::End { .. } => {
-                    news = true;
+                    (at, news) = (coming, true);
                     more(&heard.snapshots, 1);
                 }
                 Message::Hello { .. } | Message::Admission { .. } | Message::Paths(_) | Message::Alive {} => {}
