@@ -4,7 +4,7 @@
 //! `cargo test` runs one test program after another. The command's tests start nodes in network namespaces and wait for them most of
 //! the time, those of a controller for TLS, disks and a browser; those that load programs and maps wait for the kernel half of the time; the
 //! others keep the processors busy. The lanes run side by side, all but the nodes' at a lower priority, so that a node is never late because
-//! of a differential test. When all that computes has run, its lane goes on with the nodes' last programs: two nodes wait beside each other.
+//! of a differential test. When all that computes has run, or all of the controller's, its lane goes on with the nodes' last programs: nodes wait beside each other.
 //!
 //! Built by one `cargo test --no-run`. What a program prints goes to `target/test-logs/` and appears as a whole when it ends.
 
@@ -36,17 +36,17 @@ const LANES: [(&[&str], &str); 4] = [
     (&[], "5"),
 ];
 
-/// The lane of nodes, which takes longest, and that which helps it once its own programs have run.
+/// The lane of nodes, which takes longest, and those that help it once their own programs have run.
 const NODES: usize = 1;
-const HELPER: usize = LANES.len() - 1;
+const HELPERS: [usize; 2] = [0, LANES.len() - 1];
 
-/// The next program of a lane, and how nice it is: its own ones in order, then the helper's are the last ones of the nodes.
+/// The next program of a lane, and how nice it is: its own ones in order, then a helper's are the last ones of the nodes.
 fn next<'a>(queues: &[Mutex<VecDeque<&'a Program>>], lane: usize) -> Option<(&'a Program, &'static str)> {
     let of = |lane: usize| queues[lane].lock().unwrap_or_else(|e| e.into_inner());
     if let Some(own) = of(lane).pop_front() {
         return Some((own, LANES[lane].1));
     }
-    (lane == HELPER).then(|| of(NODES).pop_back())?.map(|program| (program, LANES[NODES].1))
+    HELPERS.contains(&lane).then(|| of(NODES).pop_back())?.map(|program| (program, LANES[NODES].1))
 }
 
 /// The lane of a program.
@@ -222,21 +222,22 @@ mod tests {
     }
 
     #[test]
-    fn who_has_computed_helps_the_nodes_from_the_end() {
+    fn who_has_done_his_own_helps_the_nodes_from_the_end() {
         let of = |name: &str| Program { package: "cli".into(), name: name.into(), path: "".into(), dir: "".into() };
         let (a, b, c, d) = (of("a"), of("b"), of("c"), of("d"));
         let mut queues: Vec<Mutex<VecDeque<&Program>>> = LANES.iter().map(|_| Mutex::default()).collect();
         queues[NODES] = Mutex::new([&a, &b, &c].into());
-        queues[HELPER] = Mutex::new([&d].into());
+        let [controllers, computes] = HELPERS;
+        queues[computes] = Mutex::new([&d].into());
         let mut order = Vec::new();
-        for lane in [HELPER, NODES, HELPER, 0, NODES, HELPER] {
+        for lane in [computes, NODES, computes, 2, controllers, NODES, computes] {
             order.push(next(&queues, lane).map(|(p, nice)| (p.name.as_str(), nice)));
         }
-        let (nodes, helper) = (LANES[NODES].1, LANES[HELPER].1);
+        let (nodes, own) = (LANES[NODES].1, LANES[computes].1);
         assert_eq!(LANES[NODES].0, ["cli"]);
         assert_eq!(
             order,
-            [Some(("d", helper)), Some(("a", nodes)), Some(("c", nodes)), None, Some(("b", nodes)), None]
+            [Some(("d", own)), Some(("a", nodes)), Some(("c", nodes)), None, Some(("b", nodes)), None, None]
         );
     }
 
