@@ -48,11 +48,11 @@ int drive(struct xdp_md *ctx)
 SEC("xdp.frags")
 int drive_sized(struct xdp_md *ctx)
 {
-	__u32 zero = 0, have = ctx->data_end - ctx->data;
+	__u32 zero = 0;
 	struct drive_state *s = bpf_map_lookup_elem(&drive_states, &zero);
 	__u64 *data;
 
-	if (!s || bpf_xdp_adjust_head(ctx, (int)have - (int)s->bytes))
+	if (!s || bpf_xdp_adjust_head(ctx, (int)bpf_xdp_get_buff_len(ctx) - (int)s->bytes))
 		return XDP_ABORTED;
 	__u32 index = s->next++ & (s->packets - 1);
 	struct packet_slot *p = bpf_map_lookup_elem(&packets, &index);
