@@ -35,12 +35,7 @@ impl Driver {
     pub fn new(packets: &[u8], bytes: u64) -> Result<Driver, Error> {
         let buckets = (bytes / 64) as u32;
         let keys = keys(packets);
-        let sizes = [("bare_table", buckets), ("kernel_table", keys.len() as u32)];
-        let object = Object::load("tunny_driver", DRIVER, &[], &sizes)?;
-        let state = Mapping::new(object.map("drive_states")?, 4096)?;
-        let memory = Mapping::new(object.map("packets")?, PACKETS * PACKET_SLOT)?;
-        let driver = Driver { object, state, packets: memory };
-        driver.load(packets);
+        let driver = Driver::with(packets, &[("bare_table", buckets), ("kernel_table", keys.len() as u32)])?;
         driver.set(3, u64::from(buckets));
         driver.set(4, SALT);
         driver.fill_bare(&keys, buckets)?;
@@ -52,8 +47,12 @@ impl Driver {
     }
 
     /// Loads it with packets that nothing is compared with.
-    pub fn empty(packets: &[u8]) -> Result<Driver, Error> {
-        let object = Object::load("tunny_driver", DRIVER, &[], &[])?;
+    pub fn alone(packets: &[u8]) -> Result<Driver, Error> {
+        Driver::with(packets, &[])
+    }
+
+    fn with(packets: &[u8], sizes: &[(&str, u32)]) -> Result<Driver, Error> {
+        let object = Object::load("tunny_driver", DRIVER, &[], sizes)?;
         let state = Mapping::new(object.map("drive_states")?, 4096)?;
         let memory = Mapping::new(object.map("packets")?, PACKETS * PACKET_SLOT)?;
         let driver = Driver { object, state, packets: memory };
@@ -110,12 +109,9 @@ impl Driver {
 
     /// The same of a program whose last packet ends in one of these verdicts.
     pub fn time_of(&self, program: BorrowedFd, runs: u32, verdicts: &[u32]) -> Result<f64, Error> {
-        let (ns, length) = self.run("drive", program, FRAME, runs, verdicts)?;
         // What is handed over leaves its metadata in front of the frames behind it.
-        match length == FRAME || (verdicts.len() > 1 && length > FRAME) {
-            true => Ok(ns),
-            false => Err(Error::Failed { what: "a program under test".into(), why: format!("it left {length} bytes") }),
-        }
+        let whole = |length| length == FRAME || (verdicts.len() > 1 && length > FRAME);
+        self.run("drive", program, FRAME, runs, verdicts, whole)
     }
 
     /// The same of frames of `bytes` bytes, which leave with `after` bytes.
@@ -127,16 +123,10 @@ impl Driver {
         verdicts: &[u32],
     ) -> Result<f64, Error> {
         self.set(5, bytes as u64);
-        let (ns, length) = self.run("drive_sized", program, bytes, runs, verdicts)?;
-        match length == after {
-            true => Ok(ns),
-            false => {
-                Err(Error::Failed { what: "a program under test".into(), why: format!("{length} bytes, not {after}") })
-            }
-        }
+        self.run("drive_sized", program, bytes, runs, verdicts, |length| length == after)
     }
 
-    /// Runs a program behind one of the drivers: ns a packet, and how long the last frame was when it left.
+    /// Runs a program behind one of the drivers: ns a packet. `whole`: whether the last frame left with as many bytes as it should.
     fn run(
         &self,
         driver: &str,
@@ -144,7 +134,8 @@ impl Driver {
         bytes: usize,
         runs: u32,
         verdicts: &[u32],
-    ) -> Result<(f64, usize), Error> {
+        whole: impl Fn(usize) -> bool,
+    ) -> Result<f64, Error> {
         let fd = program.as_raw_fd() as u32;
         map_update(self.object.map("under_test")?, &0u32.to_ne_bytes(), &fd.to_ne_bytes())?;
         self.set(2, 0);
@@ -158,12 +149,12 @@ impl Driver {
         let misses = self.get(2);
         // The last packet may be one of those that the bare program misses.
         let sent = verdicts.contains(&verdict) || (verdict == 0 && misses > 0);
-        if !sent || misses > u64::from(runs) / 25 {
+        if !sent || !whole(length) || misses > u64::from(runs) / 25 {
             let why =
                 format!("verdict {verdict} instead of {verdicts:?}, {length} bytes, {misses} misses in {runs} runs");
             return Err(Error::Failed { what: "a program under test".into(), why });
         }
-        Ok((time as f64 / f64::from(runs), length))
+        Ok(time as f64 / f64::from(runs))
     }
 }
 

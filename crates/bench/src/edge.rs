@@ -99,9 +99,7 @@ impl Side<'_> {
         lengths: (usize, usize),
         verdict: u32,
     ) -> Result<Side<'a>, Error> {
-        // Tables of comparison are not asked for.
-        let driver = Driver::empty(packets)?;
-        Ok(Side { driver, nodes, lengths, verdict, net: [vec![], vec![]] })
+        Ok(Side { driver: Driver::alone(packets)?, nodes, lengths, verdict, net: [vec![], vec![]] })
     }
 
     /// Once through all packets on each node, in turn. `kept`: it is a sample.

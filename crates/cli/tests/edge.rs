@@ -3,15 +3,17 @@
 //! behind a Linux VTEP and is reached by it, on the fast path and on AF_PACKET. The kernel need not know VLANs: the CE is this test, with a
 //! packet socket at the far end of the port's link. Without root it says so and passes.
 
+mod bgp;
 mod region;
 
 use abi::IfIndex;
+use bgp::Room;
 use lab::shell::Namespace;
 use lab::traffic;
 use node::afpacket::PacketSocket;
 use node::client::Client;
 use region::{inside, region, wait, Region};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -261,24 +263,25 @@ fn sites_behind_q_in_q_reach_their_vms_and_are_reached_in_each_engine() {
 
 /// A second node, at which the line ends: a namespace of its own on the underlay, with a port towards the CE.
 struct Far {
-    space: Namespace,
     node: Child,
     socket: std::path::PathBuf,
     _dir: tempfile::TempDir,
+    room: Room,
 }
 
 const FAR: [&str; 2] = ["198.18.0.77", "fd98::77"];
 
 impl Far {
     /// Makes the namespace, and a cable to the region's router.
-    fn space(region: &Region) -> Namespace {
-        let (net, far) = (region.ns("net"), region.ns("far"));
+    fn room(region: &Region) -> Room {
+        let (net, room) = (region.ns("net"), Room(region.ns("far")));
+        let far = &room.0;
         let run = |ns: &Namespace, line: &str| drop(ns.run(line).unwrap_or_else(|e| panic!("{line}: {e}")));
-        assert!(Command::new("ip").args(["netns", "add", &far.0]).status().unwrap().success());
-        run(&far, "ip link set lo up");
+        lab::shell::run(&format!("ip netns add {}", far.0)).unwrap();
+        run(far, "ip link set lo up");
         far.sysctl(&[("net.ipv4.conf.all.rp_filter", "0"), ("net.ipv4.conf.default.rp_filter", "0")]).unwrap();
-        run(&far, &format!("ip link add up0 mtu 1600 type veth peer name to-far netns {}", net.0));
-        for (ns, dev, end) in [(&far, "up0", 2), (&net, "to-far", 1)] {
+        run(far, &format!("ip link add up0 mtu 1600 type veth peer name to-far netns {}", net.0));
+        for (ns, dev, end) in [(far, "up0", 2), (&net, "to-far", 1)] {
             run(ns, &format!("ip link set dev {dev} mtu 1600"));
             run(ns, &format!("ip addr add 198.19.77.{end}/24 dev {dev}"));
             run(ns, &format!("ip addr add fd98:77::{end}/64 dev {dev} nodad"));
@@ -286,19 +289,20 @@ impl Far {
         }
         run(&net, "ethtool -K to-far tx off gro on");
         for (addr, length) in FAR.iter().zip([32, 128]) {
-            run(&far, &format!("ip addr add {addr}/{length} dev lo nodad"));
+            run(far, &format!("ip addr add {addr}/{length} dev lo nodad"));
         }
-        run(&far, "ip route add default via 198.19.77.1");
-        run(&far, "ip -6 route add default via fd98:77::1");
+        run(far, "ip route add default via 198.19.77.1");
+        run(far, "ip -6 route add default via fd98:77::1");
         run(&net, &format!("ip route add {}/32 via 198.19.77.2", FAR[0]));
         run(&net, &format!("ip -6 route add {}/128 via fd98:77::2", FAR[1]));
-        far
+        room
     }
 
     /// Starts the node with what the region's node has, but for addresses, and these documents.
-    fn start(region: &Region, space: Namespace, documents: &str) -> Far {
+    fn start(region: &Region, room: Room, documents: &str) -> Far {
         let dir = tempfile::tempdir().unwrap();
-        let (socket, files) = (dir.path().join("far.sock"), dir.path().join("far.yaml"));
+        let at = |file: &str| dir.path().join(file).display().to_string();
+        let (state, config, socket) = (at("state"), at("far.yaml"), at("far.sock"));
         let text: String =
             ["vpc", "nc", "vm", "peering"].map(|kind| region.tunny(&["get", kind, "-o", "yaml"])).join("---\n");
         let routes: Vec<serde_json::Value> =
@@ -309,23 +313,11 @@ impl Far {
             "---\n{{apiVersion: tunny/v1, kind: Gateway, metadata: {{name: far}}, spec: {{vtep: {{ipv4: {}, ipv6: '{}'}}, uplinks: [up0]}}}}\n",
             FAR[0], FAR[1]
         );
-        std::fs::write(&files, format!("{text}{routes}{gateway}---\n{documents}")).unwrap();
-        let log = std::fs::File::create(dir.path().join("far.log")).unwrap();
-        let node = Command::new("nsenter")
-            .arg(format!("--net=/run/netns/{}", space.0))
-            .arg(env!("CARGO_BIN_EXE_tunny"))
-            .args(["node", "--instance", &space.0, "--flow-cache", "4", "--socket"])
-            .arg(&socket)
-            .arg("--state")
-            .arg(dir.path().join("state"))
-            .arg("--config")
-            .arg(&files)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        let far = Far { space, node, socket, _dir: dir };
+        std::fs::write(&config, format!("{text}{routes}{gateway}---\n{documents}")).unwrap();
+        let mut argv = vec![env!("CARGO_BIN_EXE_tunny"), "node", "--instance", &room.0 .0, "--flow-cache", "4"];
+        argv.extend(["--socket", &socket, "--state", &state, "--config", &config]);
+        let node = room.0.spawn(&argv, &dir.path().join("far.log")).unwrap();
+        let far = Far { node, socket: socket.into(), _dir: dir, room };
         wait("the second node", || far.tunny(&["get", "status"]));
         far
     }
@@ -346,8 +338,7 @@ impl Drop for Far {
     fn drop(&mut self) {
         let _ = self.node.kill();
         let _ = self.node.wait();
-        let _ = Command::new("ip").args(["netns", "del", &self.space.0]).status();
-        let _ = std::fs::remove_dir_all(format!("/sys/fs/bpf/tunny/{}", self.space.0));
+        let _ = std::fs::remove_dir_all(format!("/sys/fs/bpf/tunny/{}", self.room.0 .0));
     }
 }
 
@@ -355,14 +346,14 @@ impl Drop for Far {
 #[test]
 fn a_line_at_another_node_is_reached_by_way_of_the_gateway() {
     let Some(region) = region("cefar") else { return };
-    let space = Far::space(&region);
-    let ce = Ce::at(&space, 2);
+    let room = Far::room(&region);
+    let ce = Ce::at(&room.0, 2);
     let overlay = "{apiVersion: tunny/v1, kind: Overlay, metadata: {name: blue-site}, spec: {vpc: blue, port: east, customer: 100, overlay: 7, mac: '02:00:00:00:ce:02'}}
 ---
 {apiVersion: tunny/v1, kind: Route, spec: {vpc: blue, prefix: 10.9.0.0/24, scope: line}}
 ---
 {apiVersion: tunny/v1, kind: EdgePort, metadata: {name: east}, spec: ";
-    let far = Far::start(&region, space, &format!("{overlay}{{interface: edge2}}}}\n"));
+    let far = Far::start(&region, room, &format!("{overlay}{{interface: edge2}}}}\n"));
     region.apply(&format!("{overlay}{{at: [{}, '{}']}}}}\n", FAR[0], FAR[1]));
     for engine in ["auto", "af_packet"] {
         let text = region.tunny(&["get", "gateway", "-o", "json"]);

@@ -102,12 +102,17 @@ pub fn may_learn(
         return Err(Refusal::Martian);
     }
     // The longest configured route around it says whose it is.
-    let around = (0..=prefix.prefix_len()).rev().filter_map(|len| Prefix::new(prefix.addr(), len).ok());
-    match around.map(|p| p.trunc()).find_map(route) {
+    match around(prefix).find_map(route) {
         Some(Scope::Local) => Err(Refusal::Own),
         Some(Scope::Peer(_)) => Err(Refusal::Peer),
         _ => Ok(()),
     }
+}
+
+/// A prefix and all that it lies in, the longest first.
+pub(crate) fn around(prefix: Prefix) -> impl Iterator<Item = Prefix> {
+    let all = (0..=prefix.prefix_len()).rev();
+    all.filter_map(move |len| Prefix::new(prefix.addr(), len).ok()).map(|p| p.trunc())
 }
 
 /// Whether packets with this address are never forwarded.

@@ -10,8 +10,6 @@ use std::net::IpAddr;
 
 /// Ingress replication (RFC 6514): type 6 of the tunnels for broadcasts.
 const REPLICATION: u32 = 6;
-const VXLAN: u32 = 8;
-const TARGET: u32 = 2;
 
 /// What tells an announcement from others: route distinguisher and route.
 pub type Key = (BgpNumber, Own);
@@ -20,7 +18,7 @@ pub type Key = (BgpNumber, Own);
 pub fn path(vpc: &EvpnVpc, rd: BgpNumber, own: Own, vtep: IpAddr) -> Path {
     let nlri = nlri(vpc, rd, own, vtep);
     let mut communities: Vec<Any> = vpc.export.iter().map(|target| route_target(*target)).collect();
-    communities.push(Any::of(api::ENCAPSULATION, &api::Encapsulation { tunnel_type: VXLAN }));
+    communities.push(Any::of(api::ENCAPSULATION, &api::Encapsulation { tunnel_type: api::VXLAN }));
     match own {
         Own::Member => {}
         // Nobody else may have what is configured.
@@ -87,7 +85,7 @@ fn distinguisher(rd: BgpNumber) -> Any {
 
 /// A route target as an extended community.
 pub fn route_target(target: BgpNumber) -> Any {
-    let (is_transitive, sub_type) = (true, TARGET);
+    let (is_transitive, sub_type) = (true, api::ROUTE_TARGET);
     match target {
         BgpNumber::As2(asn, local_admin) => {
             Any::of(api::TARGET2, &api::OfAs { is_transitive, sub_type, asn: asn.into(), local_admin })

@@ -7,6 +7,10 @@ use prost::{Message, Oneof};
 
 /// AFI and SAFI of EVPN.
 pub const EVPN: Family = Family { afi: 25, safi: 70 };
+/// Type of the tunnel encapsulations (RFC 8365): VXLAN.
+pub const VXLAN: u32 = 8;
+/// Sub-type of an extended community that is a route target.
+pub const ROUTE_TARGET: u32 = 2;
 
 const TYPES: &str = "type.googleapis.com/apipb.";
 pub const MAC_IP: &str = "EVPNMACIPAdvertisementRoute";

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What of the routes of a VPC is learned. No I/O and no clock.
 
-use super::super::learn::{may_learn, never_forwarded, Refusal};
+use super::super::learn::{around, may_learn, never_forwarded, Refusal};
 use super::heard::{Heard, Refusals};
 use super::moves::Moves;
 use super::said::{Refused, What};
@@ -189,8 +189,7 @@ impl<C: Configured> Judge<'_, C> {
             return Some(Refused::Own);
         }
         // What is local is the VPC's own to give; what lies elsewhere would be drawn away from there.
-        let around = (0..=Prefix::from(ip).prefix_len()).rev().filter_map(|len| Prefix::new(ip, len).ok());
-        match around.map(|p| p.trunc()).find_map(|p| self.configured.route(p)) {
+        match around(Prefix::from(ip)).find_map(|p| self.configured.route(p)) {
             Some(Scope::Local) => None,
             _ => Some(Refused::NotLocal),
         }

@@ -177,6 +177,7 @@ impl Memory {
 }
 
 /// By what a route replaces one that is remembered.
+#[derive(Default)]
 struct Keys {
     addresses: HashSet<(Mac, Option<IpAddr>)>,
     places: HashMap<Mac, HashSet<IpAddr>>,
@@ -186,12 +187,7 @@ struct Keys {
 
 impl Keys {
     fn of(heard: &[Heard]) -> Keys {
-        let mut keys = Keys {
-            addresses: HashSet::new(),
-            places: HashMap::new(),
-            prefixes: HashSet::new(),
-            members: HashSet::new(),
-        };
+        let mut keys = Keys::default();
         for h in heard {
             match h.what {
                 What::Host { mac, ip, .. } => {

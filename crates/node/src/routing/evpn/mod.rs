@@ -83,9 +83,11 @@ impl Exchange {
                 super::stale::HOLD.as_secs()
             );
         }
-        // Each is asked, so none is passed over.
-        let released = self.moves.values_mut().filter_map(|moves| moves.release(now).then_some(())).count() > 0;
-        gone > 0 || released
+        let mut changed = gone > 0;
+        for moves in self.moves.values_mut() {
+            changed |= moves.release(now);
+        }
+        changed
     }
 
     /// Decides what the VPCs learn, beside what their lines have.
@@ -100,17 +102,11 @@ impl Exchange {
             for (why, n) in refused {
                 *decision.refused.entry(why).or_default() += n;
             }
-            for (flaps, is) in
-                [(false, decision.refused.contains_key(&Refused::Limit)), (true, !decision.flapping.is_empty())]
-            {
-                match (is, self.told.contains(&(plan.vni, flaps))) {
-                    (true, false) => {
-                        let what = [over(plan, &decision), flapping(plan, &decision)][usize::from(flaps)].clone();
-                        tracing::warn!("{}", what.unwrap_or_default());
-                        self.told.insert((plan.vni, flaps));
-                    }
-                    (false, true) => drop(self.told.remove(&(plan.vni, flaps))),
-                    _ => {}
+            for (flaps, what) in [(false, over(plan, &decision)), (true, flapping(plan, &decision))] {
+                match what {
+                    Some(what) if self.told.insert((plan.vni, flaps)) => tracing::warn!("{what}"),
+                    Some(_) => {}
+                    None => drop(self.told.remove(&(plan.vni, flaps))),
                 }
             }
             if !decision.fabric.is_empty() {
@@ -254,7 +250,9 @@ impl Routing {
     pub(super) fn announced<T>(&self, wanted: &BTreeMap<Key, T>) {
         let mut state = self.state.lock();
         let x = &mut state.exchange;
-        let count = |rd| wanted.keys().filter(|(of, _)| *of == rd).count() as u64;
+        let mut counts = HashMap::new();
+        wanted.keys().for_each(|(rd, _)| *counts.entry(*rd).or_default() += 1);
+        let count = |rd| counts.get(&rd).copied().unwrap_or(0);
         x.announced = x.plan.vpcs.iter().filter_map(|v| Some((v.vni, count(v.rd?)))).collect();
     }
 }

@@ -9,10 +9,6 @@ use std::net::IpAddr;
 
 /// The most extended communities of a path, and attributes, that are looked at.
 const MOST: usize = 256;
-/// Type 8 of the tunnel encapsulations: VXLAN.
-const VXLAN: u32 = 8;
-/// Sub-type of an extended community that is a route target.
-const ROUTE_TARGET: u32 = 2;
 
 /// Why a route is not learned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -158,7 +154,7 @@ pub fn read(path: &Path) -> Result<Option<Said>, &'static str> {
     };
     let vtep = a.next_hop.ok_or("no next hop")?;
     let vni = label.filter(|vni| *vni <= 0xff_ffff).ok_or("no VNI")?;
-    let vxlan = a.tunnels.is_empty() || a.tunnels.contains(&VXLAN);
+    let vxlan = a.tunnels.is_empty() || a.tunnels.contains(&api::VXLAN);
     Ok(Some(Said { what, vtep, vni, tag, vxlan, targets: a.targets }))
 }
 
@@ -207,13 +203,13 @@ impl Attributes {
                     true => u16::try_from(c.local_admin).ok().map(|n| BgpNumber::As4(c.asn, n)),
                     false => u16::try_from(c.asn).ok().map(|asn| BgpNumber::As2(asn, c.local_admin)),
                 };
-                self.targets.extend(target.filter(|_| c.sub_type == ROUTE_TARGET));
+                self.targets.extend(target.filter(|_| c.sub_type == api::ROUTE_TARGET));
             }
             api::TARGET_IP => {
                 let c = api::OfAddress::decode(&any.value[..]).map_err(|_| wrong)?;
                 let parts = c.address.parse().ok().zip(u16::try_from(c.local_admin).ok());
                 let target = parts.map(|(address, n)| BgpNumber::Ip(address, n));
-                self.targets.extend(target.filter(|_| c.sub_type == ROUTE_TARGET));
+                self.targets.extend(target.filter(|_| c.sub_type == api::ROUTE_TARGET));
             }
             api::ENCAPSULATION => {
                 self.tunnels.push(api::Encapsulation::decode(&any.value[..]).map_err(|_| wrong)?.tunnel_type);

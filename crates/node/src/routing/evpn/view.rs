@@ -2,6 +2,7 @@
 //! What is told of EVPN.
 
 use super::decide::Host;
+use crate::routing::learn::around;
 use crate::routing::{LearnedRoute, Routing};
 use crate::service::Node;
 use abi::Prefix;
@@ -105,8 +106,7 @@ impl Routing {
                 state(host.stale)
             ));
         }
-        let around = (0..=Prefix::from(address).prefix_len()).rev().filter_map(|len| Prefix::new(address, len).ok());
-        around.map(|p| p.trunc()).find_map(|prefix| {
+        around(Prefix::from(address)).find_map(|prefix| {
             if let Some(line) = of.routes.get(&prefix) {
                 return Some(format!("{prefix} is a learned route: by line {}{}", line.line, state(line.stale)));
             }
