@@ -150,7 +150,7 @@ reasons! {
     RoutePeerLoop = 32, "route_peer_loop", Route, "Peer routes led through more VPCs than the limit.", "Break the loop of peer routes; `tunny trace` names them.";
     RoutePeerGone = 33, "route_peer_gone", Route, "The route points at a peer VPC that no longer exists.", "Reapply the configuration; report a bug if it stays.";
     ScopeInternet = 34, "scope_internet", Route, "The route's scope is internet, but the VPC has neither a Snat nor an elastic address.", "Create a Snat or an ElasticIp for the VPC, or use another path.";
-    ScopeLine = 35, "scope_line", Route, "The route's scope is line, and this node has no such line of the VPC.", "Create the Overlay with this `spec.line`, or see why its EdgePort is not there (`tunny status`).";
+    ScopeLine = 35, "scope_line", Route, "The route's scope is line, and this node has no such line of the VPC; or the line is at another node (`spec.at` of its EdgePort), and the packet came from a gateway or a site, or over an address family that that node has not.", "Create the Overlay with this `spec.line`, or see why its EdgePort is not there (`tunny get status`). At another node: its EdgePort must have an interface there, and `spec.at` here an address of each family of the hosts.";
     ScopeRegion = 36, "scope_region", Route, "The route's scope is region, which is not yet served.", "Wait for cross-region routing, or use another path.";
     VmUnknown = 37, "vm_unknown", Locate, "The route is local, but no VM has this address.", "Create the Vm, or correct the destination.";
     GatewayNotServed = 38, "gateway_not_served", Locate, "Addressed to the gateway itself, but not an echo request.", "The gateway address answers ARP, ND and ping alone.";
@@ -234,7 +234,7 @@ reasons! {
     NatHairpin = 15, "nat_hairpin", Nat, "A VM talks to a public address of this gateway.", "None.";
     FilterSource = 16, "filter_source", Filter, "The inner source is no VM; it may be in a prefix that has security groups.", "None.";
     FilterMigrated = 17, "filter_migrated", Filter, "The connection lies in a prefix that has migrated to the software path (`spec.filter.migration`).", "See `tunny get migration`; raise `spec.filter.connections`, or the VPC's weight.";
-    PathSoftware = 18, "path_software", Tenant, "The VPC, or the service that the packet needs, is served in software (`spec.path`, or as the controller decided).", "None: `tunny get vpc` and `tunny --server URL get tenants` say why; `spec.path: fast` serves it in the fast path.";
+    PathSoftware = 18, "path_software", Tenant, "The VPC, or the service that the packet needs, is served in software (`spec.path`, or as the controller decided; a line in a tunnel or at another node).", "None: `tunny get vpc` and `tunny --server URL get tenants` say why; `spec.path: fast` serves it in the fast path.";
     Shaped = 19, "shaped", Emit, "The packet leaves by a line that is shaped (`spec.shape` of its Overlay): the software path lets it wait for its turn.", "None.";
     EdgeControl = 20, "edge_control", Tenant, "A control packet of a CE (ARP, BGP, BFD), which is for the routing daemon behind the circuit's TAP.", "None.";
 }
