@@ -12,6 +12,7 @@ use crate::node::{Counters, Node};
 use crate::plan::{Names, Segment, BLUE6, ELASTIC, FORWARD, HOSTS, PUBLIC_OF, VPCS};
 use crate::progress::Progress;
 use crate::shell::{self, Namespace};
+use crate::sites::{self, Sites};
 use crate::state::Process;
 use crate::{bare, config, filter, internet, interrupt, region, stories, LabError};
 use serde_json::Value;
@@ -37,7 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(40);
 /// Namespaces of this region beside those of the lab.
 pub fn namespaces(names: &Names) -> Vec<Namespace> {
     let nodes = NODES.iter().map(|(node, ..)| names.namespace(&format!("gw-{node}")));
-    nodes.chain([names.namespace("ctl")]).collect()
+    nodes.chain([names.namespace("ctl")]).chain(sites::namespaces(names)).collect()
 }
 
 /// Instances of this region's nodes.
@@ -436,6 +437,8 @@ fn rows(region: &mut Controlled, seconds: u32, progress: &Progress) -> Result<Ve
     rows.extend(alone.into_iter().map(|row| Row { route: row.route + demo::ALONE, ..row }));
     region.upstream(Over::All)?;
     rows.extend(bare::run(&region.lab, seconds, progress)?);
+    let sites = Sites::up(&mut region.lab, progress)?;
+    rows.extend(sites.run(&region.lab, seconds, progress)?);
     progress.step(&format!("underlay to {JUMBO} bytes, while it runs"));
     region.set_mtu(JUMBO)?;
     for (n, one) in jumbo.iter().enumerate() {

@@ -6,7 +6,7 @@
 //! - [`plan`]: who is where, with which addresses; [`config`]: the same as the node's configuration;
 //! - [`region`]: building and removing the namespaces; [`lifecycle`]: up, down, status, with the processes;
 //! - [`node`]: a gateway's process and its counters; [`traffic`]: ping and iperf3;
-//! - [`controlled`]: the region of the demonstration; [`demo`]: its table; [`internet`], [`filter`], [`bare`], [`stories`]: its rows;
+//! - [`controlled`]: the region of the demonstration; [`demo`]: its table; [`internet`], [`filter`], [`bare`], [`sites`], [`stories`]: its rows;
 //! - [`state`]: what was started, on disk;
 //! - [`shell`]: commands in namespaces; [`progress`]: what is being done.
 
@@ -24,6 +24,7 @@ pub mod plan;
 pub mod progress;
 pub mod region;
 pub mod shell;
+pub mod sites;
 pub mod state;
 pub mod stories;
 pub mod traffic;

@@ -133,18 +133,21 @@ impl Lab {
     /// Starts the gateway's process, again if it ran before.
     pub fn start_node(&mut self) -> Result<(), LabError> {
         let place = Place::gateway(&self.shape.names).with_flow_cache(&self.options.flow_cache);
-        let node = node::start(&self.options.tunny, &self.shape.names, &place)?;
-        self.remember(node.process.clone())?;
-        self.node = Some(node);
+        self.node = Some(self.start(&place)?);
         Ok(())
     }
 
     /// Starts the filter node's process, again if it ran before.
     pub fn start_edge(&mut self) -> Result<(), LabError> {
-        let edge = node::start(&self.options.tunny, &self.shape.names, &Place::edge(&self.shape.names))?;
-        self.remember(edge.process.clone())?;
-        self.edge = Some(edge);
+        self.edge = Some(self.start(&Place::edge(&self.shape.names))?);
         Ok(())
+    }
+
+    /// Starts a node that ends with the lab.
+    pub(crate) fn start(&mut self, place: &Place) -> Result<Node, LabError> {
+        let node = node::start(&self.options.tunny, &self.shape.names, place)?;
+        self.remember(node.process.clone())?;
+        Ok(node)
     }
 
     /// XDP in native mode where that was asked for: a demonstration on anything less would mislead.

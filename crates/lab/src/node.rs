@@ -119,6 +119,21 @@ impl Place {
         Place { instance, socket, namespace: "edge", files, what: "tunny node, filter", flow_cache: "auto".into() }
     }
 
+    /// The node to which customers' lines lead.
+    pub(crate) fn provider_edge(names: &Names) -> Place {
+        let instance = format!("{}-pe", names.instance());
+        let socket = PathBuf::from("/run/tunny").join(format!("{instance}.sock"));
+        let files = ["pe.yaml", "pe", "pe.log"];
+        Place {
+            instance,
+            socket,
+            namespace: "pe",
+            files,
+            what: "tunny node, edge of customers",
+            flow_cache: "auto".into(),
+        }
+    }
+
     /// The command that runs the node.
     fn argv(&self, tunny: &Path, dir: &Path) -> Vec<String> {
         [

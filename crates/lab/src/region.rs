@@ -11,6 +11,7 @@
 //! - `upN` (the gateway's end) stays as it is. XDP in native mode comes with a NAPI context of its own.
 //! - hosts and VMs stay as they are.
 
+use crate::node::Place;
 use crate::plan::*;
 use crate::progress::Progress;
 use crate::shell::{self, Namespace};
@@ -88,8 +89,8 @@ pub(crate) fn namespace(ns: &Namespace) -> Result<(), LabError> {
     ns.run("ip link set lo up").map(drop)
 }
 
-fn run_steps(ns: &Namespace, mut steps: impl Iterator<Item = Step>) -> Result<(), LabError> {
-    steps.try_for_each(|s| ns.run_argv(&s.argv).map(drop))
+pub(crate) fn run_steps(ns: &Namespace, steps: impl IntoIterator<Item = Step>) -> Result<(), LabError> {
+    steps.into_iter().try_for_each(|s| ns.run_argv(&s.argv).map(drop))
 }
 
 fn router(shape: &Shape) -> Result<(), LabError> {
@@ -206,7 +207,12 @@ fn build_host(shape: &Shape, host: usize) -> Result<(), LabError> {
 }
 
 fn build_vm(shape: &Shape, vm: &Vm) -> Result<(), LabError> {
-    let (ns, host) = (shape.names.namespace(vm.name), shape.names.namespace(HOSTS[vm.host]));
+    plug_vm(shape, vm, &shape.names.namespace(HOSTS[vm.host])).map(drop)
+}
+
+/// Connects a VM's namespace to a host, and gives it its addresses; the host's interface.
+pub(crate) fn plug_vm(shape: &Shape, vm: &Vm, host: &Namespace) -> Result<String, LabError> {
+    let ns = shape.names.namespace(vm.name);
     let (port, mtu) = (port_device(vm), shape.mtu - INNER_OVERHEAD);
     shell::run(&format!("ip link add {port} netns {} type veth peer name eth0 netns {}", host.0, ns.0))?;
     host.run(&format!("ip link set dev {port} mtu {mtu}"))?;
@@ -216,7 +222,7 @@ fn build_vm(shape: &Shape, vm: &Vm) -> Result<(), LabError> {
     ns.run(&format!("ip addr add {}/64 dev eth0 nodad", vm.v6.0))?;
     ns.run(&format!("ip route add default via {}", vm.v4.1))?;
     ns.run(&format!("ip -6 route add default via {}", vm.v6.1))?;
-    Ok(())
+    Ok(port)
 }
 
 /// Changes the MTU of the whole region, the VMs included, while it runs.
@@ -267,7 +273,7 @@ pub fn remove(names: &Names) -> Result<Vec<String>, LabError> {
                 .push(format!("(process {pid}, {name}, still runs in what was namespace {}: end it yourself)", ns.0));
         }
     }
-    let places = [crate::node::Place::gateway(names), crate::node::Place::edge(names)];
+    let places = [Place::gateway(names), Place::edge(names), Place::provider_edge(names)];
     let pins = places.each_ref().map(|p| std::path::Path::new("/sys/fs/bpf/tunny").join(&p.instance));
     for path in pins.into_iter().chain([dir]) {
         if path.exists() {

@@ -71,11 +71,7 @@ fn datagrams(ns: &Namespace, to: &str, seconds: u32) -> Result<(u64, u64), LabEr
 
 /// Datagrams that came to a namespace and found no room in a socket.
 fn no_room(ns: &Namespace) -> Result<u64, LabError> {
-    let text = ns.run("cat /proc/self/net/snmp")?;
-    let mut udp = text.lines().filter(|l| l.starts_with("Udp:")).map(|l| l.split_whitespace());
-    let (Some(names), Some(mut values)) = (udp.next(), udp.next()) else { return Ok(0) };
-    let at = { names }.position(|name| name == "RcvbufErrors");
-    Ok(at.and_then(|at| values.nth(at)?.parse().ok()).unwrap_or(0))
+    traffic::snmp(ns, "Udp", "RcvbufErrors")
 }
 
 /// Moves blue (with red, its peer) while blue-1 sends to blue-2; `killed`: and the controller dies on the way.

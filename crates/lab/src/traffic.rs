@@ -46,6 +46,18 @@ pub fn ping(from: &Namespace, to: &str, count: u32, more: &[&str]) -> Result<Pin
     Ok(parse_ping(text))
 }
 
+/// A counter of a kernel's protocol; 0 if there is none of that name.
+pub(crate) fn snmp(ns: &Namespace, protocol: &str, name: &str) -> Result<u64, LabError> {
+    Ok(parse_snmp(&ns.run("cat /proc/self/net/snmp")?, protocol, name))
+}
+
+fn parse_snmp(text: &str, protocol: &str, name: &str) -> u64 {
+    let mut lines = text.lines().filter_map(|l| l.strip_prefix(protocol)?.strip_prefix(':'));
+    let (Some(names), Some(values)) = (lines.next(), lines.next()) else { return 0 };
+    let at = names.split_whitespace().position(|word| word == name);
+    at.and_then(|at| values.split_whitespace().nth(at)?.parse().ok()).unwrap_or(0)
+}
+
 fn parse_ping(text: String) -> Ping {
     let summary = text.lines().find(|l| l.contains("packets transmitted")).unwrap_or("");
     let number = |what: &str| {
@@ -109,6 +121,13 @@ mod tests {
         let p = parse_ping("3 packets transmitted, 0 received, +3 errors, 100% packet loss, time 2030ms\n".into());
         assert_eq!((p.sent, p.received, p.errors, p.rtt_ms), (3, 0, 3, None));
         assert_eq!(parse_ping("ping: unknown host".into()).sent, 0);
+    }
+
+    #[test]
+    fn counters_of_protocols() {
+        let text = "Icmp: InMsgs InEchos\nIcmp: 5 3\nUdpLite: InDatagrams\nUdpLite: 9\nUdp: InDatagrams RcvbufErrors\nUdp: 7 2\n";
+        assert_eq!((parse_snmp(text, "Icmp", "InEchos"), parse_snmp(text, "Udp", "RcvbufErrors")), (3, 2));
+        assert_eq!((parse_snmp(text, "Udp", "InEchos"), parse_snmp("", "Udp", "InDatagrams")), (0, 0));
     }
 
     #[test]
