@@ -5,6 +5,7 @@
 # needs. With TUNNY_CI=1 it adds all that a test needs which would be skipped without it.
 set -eu
 
+# bgpd and gobgpd are for the demo and come with services that are not needed: where systemd runs, `systemctl disable --now frr gobgpd`.
 # package:file that proves it is there (a file, so that no package query is needed when all is well)
 need="
 gcc:/usr/bin/gcc
@@ -26,6 +27,8 @@ util-linux:/usr/bin/nsenter
 procps:/usr/bin/pgrep
 nginx-light:/usr/sbin/nginx
 curl:/usr/bin/curl
+frr:/usr/lib/frr/bgpd
+gobgpd:/usr/bin/gobgpd
 "
 if [ "${1:-}" = peers ]; then
     need="$need
@@ -47,7 +50,7 @@ lintian:/usr/bin/lintian
 "
 fi
 
-# promtool, etcd and bgpd come with servers, whose services are not needed: where systemd runs, `systemctl disable --now prometheus etcd frr`.
+# promtool and etcd come with servers, whose services are not needed: where systemd runs, `systemctl disable --now prometheus etcd`.
 # The test of the dashboard drives Chromium; other distributions of nodejs bring npm with them.
 if [ "${TUNNY_CI:-0}" != 0 ]; then
     need="$need
@@ -59,8 +62,6 @@ npm:/usr/bin/npm
 wireguard-go:/usr/bin/wireguard-go
 wireguard-tools:/usr/bin/wg
 python3-venv:/usr/share/doc/python3-venv
-frr:/usr/lib/frr/bgpd
-gobgpd:/usr/bin/gobgpd
 "
 fi
 

@@ -317,12 +317,6 @@ fn as_role(names: &Names, role: &str) -> Vec<String> {
 }
 
 impl Controlled {
-    /// A program in the background of a namespace.
-    fn begin(&mut self, namespace: &str, what: &str, argv: &[String]) -> Result<Process, LabError> {
-        let argv: Vec<&str> = argv.iter().map(String::as_str).collect();
-        self.lab.background(namespace, what, &argv)
-    }
-
     /// Starts the four gateways, each of which has its own Gateway from a file.
     fn start_nodes(&mut self) -> Result<(), LabError> {
         let names = self.names().clone();
@@ -336,7 +330,7 @@ impl Controlled {
             let more = ["--state", &state, "--flow-cache", &flow_cache, "--controller"];
             let words = own.into_iter().chain(more).map(String::from).chain([url()]);
             let argv: Vec<String> = words.chain(as_role(&names, node)).collect();
-            let process = self.begin(&format!("gw-{node}"), &format!("tunny node {node}"), &argv)?;
+            let process = self.lab.begin(&format!("gw-{node}"), &format!("tunny node {node}"), &argv)?;
             self.nodes.push(Node::at(process, socket));
         }
         for node in &self.nodes {
@@ -352,7 +346,7 @@ impl Controlled {
         for host in HOSTS {
             let command = [self.tunny(), "--server".into(), url(), "host-agent".into()];
             let argv = [command.to_vec(), as_role(&names, host)].concat();
-            self.begin(host, &format!("host-agent of {host}"), &argv)?;
+            self.lab.begin(host, &format!("host-agent of {host}"), &argv)?;
         }
         for vpc in &VPCS {
             let cluster = self.tenant(vpc.name)?.0;

@@ -7,6 +7,7 @@
 //! - [`region`]: building and removing the namespaces; [`lifecycle`]: up, down, status, with the processes;
 //! - [`node`]: a gateway's process and its counters; [`traffic`]: ping and iperf3;
 //! - [`controlled`]: the region of the demonstration; [`demo`]: its table; [`internet`], [`filter`], [`bare`], [`sites`], [`stories`]: its rows;
+//! - [`fabric`]: routing daemons that speak EVPN;
 //! - [`state`]: what was started, on disk;
 //! - [`shell`]: commands in namespaces; [`progress`]: what is being done.
 
@@ -14,6 +15,7 @@ pub mod bare;
 pub mod config;
 pub mod controlled;
 pub mod demo;
+pub mod fabric;
 pub mod filter;
 pub mod flood;
 pub mod internet;

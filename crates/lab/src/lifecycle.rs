@@ -2,6 +2,7 @@
 //! Up and down: the region with its processes, and what is left of it after a crash.
 
 use crate::config;
+use crate::fabric::FRR;
 use crate::node::{self, Node, Place};
 use crate::plan::{Names, BARES, VMS};
 use crate::progress::Progress;
@@ -77,7 +78,7 @@ pub struct Lab {
 /// Removes what is left of this lab, then builds it anew and starts the gateway.
 pub fn up(options: &Options, progress: &Progress) -> Result<Lab, LabError> {
     let names = Names::new(&options.suffix);
-    check_machine()?;
+    check_machine(options.uplinks == 0)?;
     let lock = lock(&names)?;
     progress.step("what an earlier run left");
     region::remove(&names)?;
@@ -189,6 +190,11 @@ impl Lab {
         // A thread waits for it, so that it does not stay behind as a zombie while this process lives.
         std::thread::spawn(move || drop({ child }.wait()));
         Ok(process)
+    }
+
+    /// The same with a command whose words are its own.
+    pub(crate) fn begin(&mut self, namespace: &str, what: &str, argv: &[String]) -> Result<Process, LabError> {
+        self.background(namespace, what, &argv.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
     fn remember(&mut self, process: Process) -> Result<(), LabError> {
@@ -377,10 +383,11 @@ fn root() -> Result<(), LabError> {
     }
 }
 
-/// Root, and every program that the lab calls.
-fn check_machine() -> Result<(), LabError> {
+/// Root, and every program that the lab calls; `demo`: also those of the demonstration.
+fn check_machine(demo: bool) -> Result<(), LabError> {
     root()?;
-    for (program, package) in [
+    let more: &[_] = if demo { &[("bgpd", "frr"), ("gobgpd", "gobgpd"), ("tc", "iproute2")] } else { &[] };
+    for &(program, package) in [
         ("ip", "iproute2"),
         ("bridge", "iproute2"),
         ("ethtool", "ethtool"),
@@ -389,8 +396,11 @@ fn check_machine() -> Result<(), LabError> {
         ("iperf3", "iperf3"),
         ("nginx", "nginx-light"),
         ("curl", "curl"),
-    ] {
-        let found = ["/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/bin", "/usr/local/sbin"]
+    ]
+    .iter()
+    .chain(more)
+    {
+        let found = ["/usr/sbin", "/usr/bin", "/sbin", "/bin", "/usr/local/bin", "/usr/local/sbin", FRR]
             .iter()
             .any(|d| std::path::Path::new(d).join(program).exists());
         if !found {

@@ -4,9 +4,11 @@
 //!
 //! A customer's router (CE) is a namespace with two ports, between which a program of tc puts tags on and takes them off (`bpf/ce.bpf.c`):
 //! the kernel need not know VLAN devices. Both customers use the same tags and the same addresses. What a routing daemon would put into the customer's
-//! namespace at the edge, this puts there by `ip route`.
+//! namespace at the edge, this puts there by `ip route`. Beside them a host that joins the first customer's VPC by EVPN alone: it has FRR, and the
+//! edge a gobgpd.
 
 use crate::demo::Row;
+use crate::fabric::{self, GOBGP_API};
 use crate::internet::{Place, Trial};
 use crate::node::{self, Node};
 use crate::plan::{Names, Segment, Vm};
@@ -15,12 +17,18 @@ use crate::region::{self, Shape};
 use crate::shell::{self, Namespace};
 use crate::{traffic, Lab, LabError};
 use std::fmt::Write;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use vtep::{port_steps, vtep_steps, Port, Vtep};
 
 /// Where the edge is, and the host with the customers' VMs.
 const EDGE: Segment = Segment(70);
 const HOST: Segment = Segment(71);
+/// The host that joins by EVPN, and its address in the first customer's VPC.
+const EVPN_HOST: Segment = Segment(72);
+const EVPN_ADDRESS: &str = "10.0.0.50";
 /// The edge's tunnel address.
 const VTEP: &str = "198.18.3.1";
 /// A host of either site.
@@ -100,7 +108,7 @@ impl Line {
 
 /// Namespaces beside those of the lab; those of customers at the edge are the node's.
 pub(crate) fn namespaces(names: &Names) -> Vec<Namespace> {
-    let own = ["pe", "nc-c"].map(String::from).into_iter().chain(LINES.iter().map(Line::ce));
+    let own = ["pe", "nc-c", "nc-evpn"].map(String::from).into_iter().chain(LINES.iter().map(Line::ce));
     let customers = CUSTOMERS.iter().flat_map(|c| [c.site.into(), c.vm.name.into(), format!("pe-{}", c.vpc)]);
     own.chain(customers).map(|n| names.namespace(&n)).collect()
 }
@@ -109,7 +117,7 @@ pub(crate) fn namespaces(names: &Names) -> Vec<Namespace> {
 fn documents(names: &Names, engine: &str, shape: Option<u32>) -> String {
     let mut y = format!(
         "# SPDX-License-Identifier: Apache-2.0\n# Written by `tunny-lab lab demo`; see crates/lab/src/sites.rs.\n\
-         {{apiVersion: tunny/v1, kind: Gateway, metadata: {{name: pe}}, spec: {{vtep: {{ipv4: {VTEP}}}, uplinks: [up0], engine: {engine}}}}}\n"
+         {{apiVersion: tunny/v1, kind: Gateway, metadata: {{name: pe}}, spec: {{vtep: {{ipv4: {VTEP}}}, uplinks: [up0], engine: {engine}, evpn: {{daemon: '{GOBGP_API}'}}}}}}\n"
     );
     let mut add = |kind: &str, name: &str, spec: String| {
         let name = if name.is_empty() { String::new() } else { format!("metadata: {{name: {name}}}, ") };
@@ -122,6 +130,9 @@ fn documents(names: &Names, engine: &str, shape: Option<u32>) -> String {
         add("Route", "", format!("vpc: {}, prefix: 10.0.0.0/24, scope: local", c.vpc));
         add("Vm", c.vm.name, format!("vpc: {}, addresses: [{VM}], mac: '{}', nc: nc-c", c.vpc, c.vm.mac));
     }
+    // The targets that FRR takes by itself: its AS, and the VNI.
+    let (vpc, target) = (CUSTOMERS[0].vpc, format!("'{}:{}'", fabric::AS, CUSTOMERS[0].vni));
+    add("EvpnInstance", vpc, format!("vpc: {vpc}, import: [{target}], export: [{target}]"));
     for l in &LINES {
         let (n, vpc, line, mac) = (l.port, l.of().vpc, l.line, l.mac());
         add("EdgePort", &format!("port{n}"), format!("interface: edge{n}, number: {n}"));
@@ -172,10 +183,19 @@ fn build(shape: &Shape) -> Result<(), LabError> {
     for ns in namespaces(names).iter().filter(|ns| made(ns)) {
         region::namespace(ns)?;
     }
-    let (net, pe, host) = (names.namespace("net"), names.namespace("pe"), names.namespace("nc-c"));
-    for (ns, segment, router_dev, dev) in [(&pe, EDGE, "to-pe", "up0"), (&host, HOST, "to-c", "uplink")] {
+    let [net, pe, host, evpn] = ["net", "pe", "nc-c", "nc-evpn"].map(|ns| names.namespace(ns));
+    for (ns, segment, router_dev, dev) in
+        [(&pe, EDGE, "to-pe", "up0"), (&host, HOST, "to-c", "uplink"), (&evpn, EVPN_HOST, "to-evpn", "uplink")]
+    {
         region::cable(shape, segment, router_dev, ns, dev)?;
-        ns.run(&format!("ip route add default via {}", segment.router4()))?;
+        // Not a default route: FRR takes none for the way to a next hop.
+        for to in ["172.31.0.0/16", "198.18.0.0/16"] {
+            ns.run(&format!("ip route add {to} via {}", segment.router4()))?;
+        }
+    }
+    let (vtep, address) = (EVPN_HOST.node4().to_string(), format!("{EVPN_ADDRESS}/24"));
+    for line in fabric::evpn_devices(CUSTOMERS[0].vni, &vtep, &[&address]) {
+        evpn.run(&line)?;
     }
     net.run("ethtool -K to-pe tx off gro on")?;
     net.run(&format!("ip route add {VTEP}/32 via {}", EDGE.node4()))?;
@@ -210,11 +230,12 @@ impl Sites {
         progress.step("customers' sites behind a provider edge");
         build(&lab.shape)?;
         let names = lab.shape.names.clone();
-        for ns in CUSTOMERS.iter().flat_map(|c| [c.site, c.vm.name]) {
+        for ns in CUSTOMERS.iter().flat_map(|c| [c.site, c.vm.name]).chain(["nc-evpn"]) {
             lab.background(ns, &format!("iperf3 server of {ns}"), &["iperf3", "-s"])?;
         }
         let engine = lab.options.engine.clone();
         write(&names, &documents(&names, &engine, None))?;
+        start_daemons(lab)?;
         let node = lab.start(&node::Place::provider_edge(&names))?;
         lab.check_engine(&node, 1 + LINES.len())?;
         LINES.iter().try_for_each(|line| line.announce(&names))?;
@@ -240,6 +261,8 @@ impl Sites {
         }
         progress.step("traffic: two customers with the same tags and addresses");
         rows.push(apart(at)?);
+        progress.step("traffic: a host that joined by EVPN");
+        rows.push(joined(at)?);
         progress.step("traffic: a line fails");
         rows.push(failover(at)?);
         progress.step("traffic: a shaped customer");
@@ -298,6 +321,35 @@ fn wait(what: &str, mut is: impl FnMut() -> Result<bool, LabError>) -> Result<()
 /// Echo requests that a kernel has got.
 fn heard(ns: &Namespace) -> Result<u64, LabError> {
     traffic::snmp(ns, "Icmp", "InEchos")
+}
+
+/// The edge's gobgpd, and FRR of the host that joins by EVPN.
+fn start_daemons(lab: &mut Lab) -> Result<(), LabError> {
+    let dir = lab.shape.names.dir();
+    let save = |path: PathBuf, text: &str| {
+        std::fs::write(&path, text).map_err(|source| LabError::File { path: path.clone(), source })
+    };
+    let (vtep, config, frr) = (EVPN_HOST.node4().to_string(), dir.join("gobgpd.toml"), dir.join("frr"));
+    save(config.clone(), &fabric::gobgpd(VTEP, &[&vtep]))?;
+    let everybody = Permissions::from_mode(0o777);
+    std::fs::create_dir_all(&frr)
+        .and_then(|()| std::fs::set_permissions(&frr, everybody))
+        .map_err(|source| LabError::File { path: frr.clone(), source })?;
+    save(frr.join("frr.conf"), &fabric::evpn_host(&vtep, VTEP))?;
+    lab.begin("pe", "gobgpd of the edge", &fabric::gobgpd_command(&config))?;
+    lab.begin("nc-evpn", "zebra of the EVPN host", &fabric::frr_command(&frr, "zebra"))?;
+    wait("zebra", || Ok(frr.join("zserv").exists()))?;
+    lab.begin("nc-evpn", "bgpd of the EVPN host", &fabric::frr_command(&frr, "bgpd")).map(drop)
+}
+
+/// A VM and a host that has FRR, of which nothing is configured by hand on either side.
+fn joined(at: Place<'_>) -> Result<Row, LabError> {
+    let path = format!("shop-1 → {EVPN_ADDRESS} on a Linux host with FRR");
+    let mut t = Trial::new(at, "a host that joined by EVPN alone", path, false)?;
+    let ns = t.ns("shop-1");
+    wait("shop-1 reaches the host that joins by EVPN", || Ok(traffic::ping(&ns, EVPN_ADDRESS, 1, &[])?.received == 1))?;
+    let traffic = t.traffic("shop-1", EVPN_ADDRESS, 5201)?;
+    t.row(Some(traffic))
 }
 
 /// Each VM reaches its own site, each site its own VM, and nobody else's.

@@ -14,7 +14,6 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-const FRR: &str = "/usr/lib/frr";
 /// Bytes of the MAC addresses, and of two tags.
 const MACS: usize = 12;
 const TAGS: usize = 8;
@@ -51,15 +50,8 @@ impl Frr {
 
     /// Starts one of them.
     pub fn run(&mut self, daemon: &'static str) {
-        let at = |file: &str| self.dir.path().join(file).display().to_string();
-        let (program, pid, config) = (format!("{FRR}/{daemon}"), at(&format!("{daemon}.pid")), at("frr.conf"));
-        let (zserv, dir, log) = (at("zserv"), at(""), self.dir.path().join(format!("{daemon}.log")));
-        let mut argv = vec![program.as_str(), "-u", "frr", "-g", "frr", "-z", &zserv, "-i", &pid, "--vty_socket", &dir];
-        argv.extend(["-f", config.as_str()]);
-        let bfd = at("bfdd.sock");
-        if daemon == "bfdd" {
-            argv.extend(["--bfdctl", &bfd]);
-        }
+        let log = self.dir.path().join(format!("{daemon}.log"));
+        let argv = lab::fabric::frr_command(self.dir.path(), daemon);
         self.running.push((daemon, self.space.spawn(&argv, &log).unwrap()));
     }
 

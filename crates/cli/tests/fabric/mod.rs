@@ -11,10 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::Child;
 
-/// AS of all speakers.
-pub const AS: u32 = 65000;
-/// Where each gobgpd is asked, in its own namespace.
-pub const API: &str = "127.0.0.1:50051";
+pub use lab::fabric::GOBGP_API as API;
 
 /// A namespace behind the lab's router, at 172.31.SEGMENT.2.
 pub fn room(region: &Region, name: &str, segment: u8) -> Room {
@@ -47,20 +44,8 @@ impl Host {
         let room = room(region, name, segment);
         let vtep = format!("172.31.{segment}.2");
         let run = |line: &str| drop(room.0.run(line).unwrap());
-        run(&format!("ip link add br{vni} type bridge"));
-        run(&format!("ip link add vx{vni} type vxlan id {vni} local {vtep} dstport 4789 nolearning"));
-        run(&format!("ip link set vx{vni} mtu 1450 master br{vni}"));
-        run(&format!("ip link set vx{vni} up"));
-        for address in addresses {
-            let nodad = if address.contains(':') { "nodad" } else { "" };
-            run(&format!("ip addr add {address} dev br{vni} {nodad}"));
-        }
-        run(&format!("ip link set br{vni} up"));
-        let peer = format!(" neighbor {}", lab::plan::VTEP4);
-        let config = format!(
-            "router bgp {AS}\n bgp router-id {vtep}\n no bgp default ipv4-unicast\n{peer} remote-as {AS}\n{peer} timers connect 1\n \
-             address-family l2vpn evpn\n {peer} activate\n  advertise-all-vni\n  advertise-svi-ip\n exit-address-family\n"
-        );
+        lab::fabric::evpn_devices(vni, &vtep, addresses).iter().for_each(|line| run(line));
+        let config = lab::fabric::evpn_host(&vtep, &lab::plan::VTEP4.to_string());
         let frr = Frr::start(&room.0, &["bgpd"], &config);
         Host { room, vtep, _frr: frr }
     }
@@ -86,23 +71,13 @@ pub struct Gobgp {
 impl Gobgp {
     pub fn start(space: &Namespace, own: &str, peers: &[&str]) -> Gobgp {
         let dir = tempfile::tempdir().unwrap();
-        let mut text =
-            format!("[global.config]\n as = {AS}\n router-id = \"{own}\"\n local-address-list = [\"{own}\"]\n");
-        for peer in peers {
-            text += &format!(
-                "[[neighbors]]\n [neighbors.config]\n  neighbor-address = \"{peer}\"\n  peer-as = {AS}\n [neighbors.transport.config]\n  \
-                 local-address = \"{own}\"\n [neighbors.timers.config]\n  connect-retry = 1\n [[neighbors.afi-safis]]\n  \
-                 [neighbors.afi-safis.config]\n   afi-safi-name = \"l2vpn-evpn\"\n"
-            );
-        }
-        std::fs::write(dir.path().join("gobgpd.toml"), text).unwrap();
+        std::fs::write(dir.path().join("gobgpd.toml"), lab::fabric::gobgpd(own, peers)).unwrap();
         let child = Self::run(space, dir.path().to_path_buf());
         Gobgp { space: space.clone(), dir, child }
     }
 
     fn run(space: &Namespace, dir: PathBuf) -> Child {
-        let config = dir.join("gobgpd.toml").display().to_string();
-        let argv = ["gobgpd", "-f", &config, "--api-hosts", API, "--pprof-disable", "-l", "info"];
+        let argv = lab::fabric::gobgpd_command(&dir.join("gobgpd.toml"));
         space.spawn(&argv, &dir.join("gobgpd.log")).unwrap()
     }
 
