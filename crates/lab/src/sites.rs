@@ -106,7 +106,7 @@ impl Line {
     }
 }
 
-/// Namespaces beside those of the lab; those of customers at the edge are the node's.
+/// Namespaces beside those of the lab.
 pub(crate) fn namespaces(names: &Names) -> Vec<Namespace> {
     let own = ["pe", "nc-c", "nc-evpn"].map(String::from).into_iter().chain(LINES.iter().map(Line::ce));
     let customers = CUSTOMERS.iter().flat_map(|c| [c.site.into(), c.vm.name.into(), format!("pe-{}", c.vpc)]);
@@ -175,14 +175,9 @@ fn build_line(names: &Names, line: &Line, program: &str) -> Result<(), LabError>
     site.run(&format!("ip route add {VM}/32 dev {port} src {SITE} metric {}", 10 + u32::from(line.line))).map(drop)
 }
 
-/// The namespaces, and all in them but programs.
+/// All that is in the namespaces but programs.
 fn build(shape: &Shape) -> Result<(), LabError> {
     let names = &shape.names;
-    // The node makes those of its customers.
-    let made = |ns: &Namespace| !CUSTOMERS.iter().any(|c| *ns == names.namespace(&format!("pe-{}", c.vpc)));
-    for ns in namespaces(names).iter().filter(|ns| made(ns)) {
-        region::namespace(ns)?;
-    }
     let [net, pe, host, evpn] = ["net", "pe", "nc-c", "nc-evpn"].map(|ns| names.namespace(ns));
     for (ns, segment, router_dev, dev) in
         [(&pe, EDGE, "to-pe", "up0"), (&host, HOST, "to-c", "uplink"), (&evpn, EVPN_HOST, "to-evpn", "uplink")]
