@@ -194,10 +194,7 @@ const DOCUMENTS: &str = "
 
 /// Echo requests that a VM's kernel has got.
 fn heard(region: &Region, vm: &str) -> u64 {
-    let text = region.ns(vm).run("cat /proc/net/snmp").unwrap();
-    let icmp: Vec<&str> = text.lines().filter(|l| l.starts_with("Icmp:")).collect();
-    let column = icmp[0].split(' ').position(|w| w == "InEchos").unwrap();
-    icmp[1].split(' ').nth(column).unwrap().parse().unwrap()
+    traffic::snmp(&region.ns(vm), "Icmp", "InEchos").unwrap()
 }
 
 /// Both ways, for two customers with the same tags and addresses.

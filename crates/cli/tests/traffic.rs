@@ -68,12 +68,7 @@ fn guests_reach_their_gateway_and_each_other_and_nobody_else() {
     }
     assert!(region.drops("route_none") >= 6);
     // green-1 and blue-1 have the same addresses: what blue-2 sends must arrive in blue alone.
-    let heard = |ns: &str| -> u64 {
-        let text = region.ns(ns).run("cat /proc/net/snmp").unwrap();
-        let icmp: Vec<&str> = text.lines().filter(|l| l.starts_with("Icmp:")).collect();
-        let column = icmp[0].split(' ').position(|w| w == "InEchos").unwrap();
-        icmp[1].split(' ').nth(column).unwrap().parse().unwrap()
-    };
+    let heard = |ns: &str| traffic::snmp(&region.ns(ns), "Icmp", "InEchos").unwrap();
     let (blue, green) = (heard("blue-1"), heard("green-1"));
     region.reaches("blue-2", "10.0.0.11");
     assert_eq!((heard("blue-1") - blue, heard("green-1") - green), (3, 0));

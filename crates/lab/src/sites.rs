@@ -100,9 +100,9 @@ impl Line {
     }
     /// Tells the edge what is behind the line, as a routing daemon would.
     fn announce(&self, names: &Names) -> Result<(), LabError> {
-        let (router, port, metric) = (self.router(), self.port, 10 + u32::from(self.line));
-        let line = format!("ip route replace {SITES} via {router} dev line{port} metric {metric}");
-        self.space(names).run(&line).map(drop)
+        let (router, line, metric) = (self.router(), self.line, 10 + u32::from(self.line));
+        let command = format!("ip route replace {SITES} via {router} dev line{line} metric {metric}");
+        self.space(names).run(&command).map(drop)
     }
 }
 

@@ -47,7 +47,7 @@ pub fn ping(from: &Namespace, to: &str, count: u32, more: &[&str]) -> Result<Pin
 }
 
 /// A counter of a kernel's protocol; 0 if there is none of that name.
-pub(crate) fn snmp(ns: &Namespace, protocol: &str, name: &str) -> Result<u64, LabError> {
+pub fn snmp(ns: &Namespace, protocol: &str, name: &str) -> Result<u64, LabError> {
     Ok(parse_snmp(&ns.run("cat /proc/self/net/snmp")?, protocol, name))
 }
 
