@@ -272,6 +272,59 @@ fn circuits(r: &mut Rng, region: &mut Region) {
     }
 }
 
+/// Changes some circuits: one goes, another gets other tags, another CE, class, or routing daemon; and a port another MTU.
+pub fn change_circuits(r: &mut Rng, region: &mut Region) {
+    for _ in 0..r.below(4).min(region.edge.circuits.len()) {
+        let at = r.below(region.edge.circuits.len());
+        let port = r.pick(&region.edge.ports).clone();
+        let vnis = [region.edge.circuits[at].vni, r.pick(&region.vpcs).vni];
+        let circuit = &mut region.edge.circuits[at];
+        match r.below(7) {
+            0 => circuit.ce = mac(r),
+            1 => circuit.class = if circuit.class == 0 { 1 + r.below(9) as u16 } else { 0 },
+            2 => circuit.gateway = if circuit.gateway == 0 { pool4(r).to_bits() } else { 0 },
+            3 => {
+                circuit.port = port.port;
+                circuit.tags = port.tpids.iter().map(|_| 1 + r.below(6) as u16).collect();
+            }
+            // The same tags stand for another VPC.
+            4 => circuit.vni = vnis[1],
+            5 => drop(region.edge.circuits.swap_remove(at)),
+            _ => {
+                let port = region.ports.iter_mut().find(|p| p.ifindex == port.port);
+                port.into_iter().for_each(|p| p.mtu = *r.pick(&[200, 1400, 1500]));
+            }
+        }
+        let all = std::mem::take(&mut region.edge.circuits);
+        for c in all {
+            let taken = |o: &Circuit| (o.port, &o.tags) == (c.port, &c.tags) || (o.vni, o.line) == (c.vni, c.line);
+            if !region.edge.circuits.iter().any(taken) {
+                region.edge.circuits.push(c);
+            }
+        }
+        if region.edge.circuits.is_empty() {
+            break;
+        }
+    }
+}
+
+/// A random packet of a VM to what is behind a circuit. None: there is none.
+pub fn packet_to_customer(r: &mut Rng, region: &Region) -> Option<Packet> {
+    let circuit = region.edge.circuits.get(r.below(region.edge.circuits.len().max(1)))?;
+    let vpc = region.vpc(circuit.vni)?;
+    let behind = |(prefix, target): &(Prefix, Target)| match (prefix.addr, target) {
+        (IpAddr::V4(a), Target::Line(line)) if *line == circuit.line => Some(a),
+        _ => None,
+    };
+    let to = vpc.routes.iter().find_map(behind)?;
+    let source = vpc.vms.iter().map(|vm| vm.nc).find(IpAddr::is_ipv4)?;
+    let mut layers = outer(r, region, source);
+    layers.push(Layer::Vxlan(Vxlan { vni: vpc.vni, flags: 8, rsv1: 0, rsv2: 0 }));
+    inner(r, region, vpc, false, &mut layers);
+    layers.iter_mut().rev().find_map(|l| if let Layer::Ipv4(ip) = l { Some(ip) } else { None })?.dst = to;
+    Some(Packet::new(layers))
+}
+
 /// A random frame of a customer, and the port that it comes by: its tags mostly name a circuit, its source is mostly behind one. None: the
 /// node has no circuit of its own.
 pub fn edge_packet(r: &mut Rng, region: &Region) -> Option<(Packet, u32)> {
