@@ -134,8 +134,7 @@ __noinline int tunny_cached_edge(struct xdp_md *ctx, __u32 number)
 	rest = *(__u8 *)(ip + 9);
 	rest = (__u64)vids << TUNNY_FLOW_VNI_SHIFT | rest << TUNNY_FLOW_PROTOCOL_SHIFT |
 	       (rest == IPPROTO_TCP || rest == IPPROTO_UDP || rest == IPPROTO_SCTP ? load32(ip + IPV4_BYTES) : 0);
-	/* Not the places of the same tags at another port, or of a VNI that is the same number. */
-	hash = flow_place(addresses ^ edge, rest) | 1;
+	hash = flow_place(addresses, rest) | 1;
 	line = flow_pair(cpu, hash);
 	if (!line || !rest)
 		return 0;

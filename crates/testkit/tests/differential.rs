@@ -294,9 +294,10 @@ fn agree_on_flows<E: Side>(pair: &mut Pair<E>) {
 fn flow(rng: &mut Rng, region: &Region) -> Option<(Vec<u8>, u32)> {
     match rng.below(if region.edge.circuits.is_empty() { 2 } else { 6 }) {
         0 | 1 => Some((plain_frame(random::packet(rng, region).encode())?, 1 + rng.below(2) as u32)),
-        2 | 3 => random::edge_packet(rng, region)
-            .map(|(packet, port)| (packet.encode(), port))
-            .filter(|(f, _)| f.len() >= 14),
+        2 | 3 => random::edge_packet(rng, region).map(|(packet, port)| (packet.encode(), port)).filter(|(frame, _)| {
+            let ipv4 = |tags: usize| frame.get(12 + 4 * tags..15 + 4 * tags) == Some(&[8, 0, 0x45]);
+            (0..3).any(ipv4)
+        }),
         _ => Some((plain_frame(random::packet_to_customer(rng, region)?.encode())?, 1 + rng.below(2) as u32)),
     }
 }

@@ -145,7 +145,7 @@ fn all_cases_on_the_xdp_program_with_a_flow_cache() {
             "{all} packets were sent on by the flow cache, {cloud} of them in edge-cloud, {customer} in edge-customer"
         );
         assert!(
-            all > 100 && cloud > 8 && customer > 8 || std::env::var("TUNNY_CASE").is_ok(),
+            all > 100 && cloud >= 6 && customer >= 6 || std::env::var("TUNNY_CASE").is_ok(),
             "the flow cache sent on only {all}, {cloud} and {customer} packets"
         );
     }
