@@ -286,7 +286,7 @@ fn agree_on_flows<E: Side>(pair: &mut Pair<E>) {
     let enough = |hits: u64, every: u64| hits * every > done as u64;
     assert!(enough(hits.all, E::HITS), "the flow cache had too little to do: {hits:?} of {done}");
     if E::EDGE {
-        assert!(enough(hits.cloud, 200) && enough(hits.customer, 200), "too little of customers: {hits:?} of {done}");
+        assert!(enough(hits.cloud, 500) && enough(hits.customer, 100), "too little of customers: {hits:?} of {done}");
     }
 }
 
