@@ -20,9 +20,6 @@
 #include "stages/line.h"
 #include "stages/cached.h"
 
-/* A verdict of tunny_edge alone: the port is none of the edge's. */
-#define NO_EDGE (PASS + 2)
-
 /* Takes the packet in. PASS while the table memory is not ready. */
 static __always_inline int enter(struct packet *p)
 {
@@ -75,7 +72,7 @@ static __always_inline int serve(struct packet *p, struct end *e)
 		end = meter(p);
 	if (end)
 		return end;
-	if (tunny_flow.chunks && !p->edge)
+	if (tunny_flow.chunks)
 		remember(p);
 	end = rewrite(p);
 	if (!end)
@@ -112,21 +109,14 @@ static __always_inline int tunnel_packet(struct packet *p, struct end *e)
 	return end ? end : inner_packet(p, e);
 }
 
-/* What comes by an edge port. NO_EDGE: it came by another one. Negative: sent on, and how. A global function as tunny_tunnel. */
-__noinline int tunny_edge(struct xdp_md *ctx, struct end *e)
+/* What comes by the edge port of this number. Negative: sent on, and how. A global function as tunny_tunnel. */
+__noinline int tunny_edge(struct xdp_md *ctx, struct end *e, __u32 number)
 {
 	struct packet p = { .ctx = ctx, .end = e, .edge = 1, .sender_v6 = 0 };
-	const struct tunny_root *root = map_value(&tunny_root, 0);
-	__u32 number, gateway = 0;
-	int end;
+	__u32 gateway = 0;
+	int end = enter(&p);
 
-	if (!root || !e)
-		return NO_EDGE;
-	number = edge_port(root, ctx->ingress_ifindex);
-	if (number >= EDGE_PORTS)
-		return NO_EDGE;
-	end = enter(&p);
-	if (end < 0)
+	if (!e || end < 0)
 		return PASS;
 	if (!end)
 		end = qinq_decapsulate(&p, e, number, &gateway);
@@ -198,6 +188,38 @@ static __always_inline int plain_packet(struct xdp_md *ctx, struct end *e)
 	return nat_in(ctx, e);
 }
 
+/* The flow cache is to be asked, and is told what the stages decide. */
+static __always_inline int ask_cache(struct flow_miss *miss)
+{
+	if (!miss)
+		return 0;
+	miss->place = 0;
+	miss->ready = 0;
+	return likely(!flow_passes_by(miss));
+}
+
+/* A frame that came by the edge port of this number: how the program ends. */
+static __always_inline int edge_frame(struct xdp_md *ctx, struct end *e, __u32 number)
+{
+	struct flow_miss *miss = NULL;
+	int end = 0;
+
+	if (tunny_flow.chunks) {
+		miss = map_value(&tunny_flow_misses, 0);
+		if (ask_cache(miss))
+			end = tunny_cached_edge(ctx, number);
+		if (end > 0)
+			return end;
+		if (end < 0)
+			return tunny_finish(ctx, e, -end);
+	}
+	__builtin_memset(e, 0, sizeof(*e));
+	end = tunny_edge(ctx, e, number);
+	if (tunny_flow.chunks && end < 0 && miss && miss->ready)
+		tunny_flow_note();
+	return likely(end < 0) ? -end : tunny_finish(ctx, e, end);
+}
+
 /* The loader adds BPF_F_XDP_HAS_FRAGS where the kernel redirects frames of several buffers. */
 SEC("xdp")
 int tunny_gateway(struct xdp_md *ctx)
@@ -205,6 +227,7 @@ int tunny_gateway(struct xdp_md *ctx)
 	struct flow_miss *miss = NULL;
 	struct tunny_root *root;
 	struct end *e;
+	__u32 number;
 	int end;
 
 	e = map_value(&tunny_ends, 0);
@@ -213,18 +236,13 @@ int tunny_gateway(struct xdp_md *ctx)
 		return XDP_PASS;
 	/* Before anything else: what a customer sends is no tunnel, whatever it looks like. */
 	if (unlikely(READ_ONCE(root->circuits))) {
-		__builtin_memset(e, 0, sizeof(*e));
-		end = tunny_edge(ctx, e);
-		if (end != NO_EDGE)
-			return likely(end < 0) ? -end : tunny_finish(ctx, e, end);
+		number = edge_port(root, ctx->ingress_ifindex);
+		if (number < EDGE_PORTS)
+			return edge_frame(ctx, e, number);
 	}
 	if (tunny_flow.chunks) {
 		miss = map_value(&tunny_flow_misses, 0);
-		if (!miss)
-			return XDP_PASS;
-		miss->place = 0;
-		miss->ready = 0;
-		end = unlikely(flow_passes_by(miss)) ? 0 : tunny_cached(ctx);
+		end = ask_cache(miss) ? tunny_cached(ctx) : 0;
 		if (end == PASS)
 			end = tunny_cached_in(ctx);
 		if (end > 0)

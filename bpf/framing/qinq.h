@@ -11,6 +11,7 @@
 
 #include "../connection/packet.h"
 #include "../tables/circuit.h"
+#include "../tables/flow_cache.h"
 
 #define TAG_BYTES 4
 #define MAC_BYTES 12
@@ -149,6 +150,17 @@ __noinline int tunny_control(struct xdp_md *ctx, __u32 gateway)
 	return *(__u8 *)(ip + 9) == IPPROTO_UDP && (to == 3784 || to == 3785 || to == 4784) ? PUNT + PUNT_EDGE_CONTROL : GO;
 }
 
+/* What flow caches hold the frame's flow by, once its VPC is known. Who notes the flow asks once more what the tags stand for. */
+static __always_inline void qinq_versions(const struct tunny_root *root, __u32 vni, __u64 found)
+{
+	struct flow_miss *miss = map_value(&tunny_flow_misses, 0);
+
+	if (!miss || !miss->place)
+		return;
+	miss->circuit = found;
+	miss->versions += flow_versions(root, vni, __builtin_bswap32(miss->addresses >> 32));
+}
+
 /*
  * Takes the tags off: fills the VPC, the gateway's address if a routing daemon is there, and the frame behind them, which begins where the
  * packet does. GO or a verdict.
@@ -167,6 +179,8 @@ static __always_inline int qinq_decapsulate(struct packet *p, struct end *e, __u
 	found -= DROP_REASONS;
 	p->vni = found & 0xffffff;
 	*gateway = found >> TUNNY_CIRCUIT_GATEWAY_SHIFT;
+	if (tunny_flow.chunks)
+		qinq_versions(p->root, p->vni, found + DROP_REASONS);
 	/* Nothing is around the packet that could say anything else than it says itself. */
 	p->outer_tos = 0;
 	p->sender_lo = 0;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
  * The flow cache in front of the stages: sends a packet on as the stages did with the one of its flow before, as long as nothing changed that
- * they look at. It knows one shape alone: IPv4 in VXLAN in IPv4, no options, no fragment, one buffer; and what cached_session.h adds. Whatever
+ * they look at. It knows one shape alone: IPv4 in VXLAN in IPv4, no options, no fragment, one buffer; and what cached_session.h and
+ * cached_line.h add. Whatever
  * differs goes through the stages, which say what is wrong with it. docs/design/flow-cache.md
  *
  * It is straight: 64-byte lines hold what is written as it is written, and a CPU that has it in few instructions begins with the next packet
@@ -11,7 +12,7 @@
 #ifndef TUNNY_CACHED_H
 #define TUNNY_CACHED_H
 
-#include "cached_session.h"
+#include "cached_line.h"
 
 /* Is it a packet of the one shape, whose headers are right? */
 static __always_inline int plain_shape(const struct tunny_root *root, const void *p, __u32 bytes)
@@ -29,6 +30,8 @@ static __always_inline int plain_shape(const struct tunny_root *root, const void
 	odd |= (*(__u8 *)(p + INNER_ETH) | *(__u8 *)(p + INNER_ETH + 6)) & 1;
 	/* A congestion mark outside may be for the packet inside. */
 	odd |= *(__u8 *)(p + OUTER_IP + 1) & 3;
+	/* What stands for customers' ports is no NC. */
+	odd |= *(__u8 *)(p + OUTER_IP + 12) >= TUNNY_FLOW_EDGE >> 24;
 	if (odd || total + ETH_BYTES > bytes || udp + IPV4_BYTES > total || inner + INNER_IP - OUTER_UDP > udp || inner < IPV4_BYTES + 8)
 		return 0;
 	return ipv4_checks(p + OUTER_IP) && ipv4_checks(p + INNER_IP) && *(__u8 *)(p + INNER_IP + 8) > 1;
@@ -138,8 +141,8 @@ __noinline int tunny_cached(struct xdp_md *ctx)
 		all += flow_version_v4(root, vni, src);
 	if (line->versions << 16 >> 16 != all || line->sender != load32(p + OUTER_IP + 12) || line->count & TUNNY_FLOW_SPILL)
 		goto miss;
-	if (kind >= TUNNY_FLOW_OUT) {
-		out.action = kind == TUNNY_FLOW_OUT ? tunny_cached_out(ctx, line) : 0;
+	if (kind >= TUNNY_FLOW_OUT || unlikely(flow_to_line(line))) {
+		out.action = kind == TUNNY_FLOW_OUT ? tunny_cached_out(ctx, line) : kind ? 0 : tunny_cached_line(ctx, line);
 		if (out.action)
 			return out.action;
 		goto miss;

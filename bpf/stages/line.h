@@ -10,7 +10,7 @@
 #include "locate.h"
 #include "meter.h"
 #include "rewrite.h"
-#include "emit.h"
+#include "remember.h"
 #include "../framing/qinq.h"
 
 /* The circuit that the line is at which the walk has ended. GO, or the drop: there is none here. */
@@ -102,6 +102,8 @@ static __always_inline int line_verdict(struct packet *p, const struct end *e, i
 		end = tunny_leave(p->ctx, w);
 	if (end >= 0)
 		return end;
+	if (tunny_flow.chunks)
+		remember_line(p, w, walk);
 	count_ingress(p);
 	count_forwarded(p->stats, w->frame);
 	return end;

@@ -4,6 +4,7 @@
 #define TUNNY_REMEMBER_H
 
 #include "../connection/states.h"
+#include "../tables/circuit.h"
 #include "../tables/flow_cache.h"
 #include "emit.h"
 
@@ -33,13 +34,14 @@ __noinline int tunny_flow_tell(struct tunny_flow_line *line, __u32 slot)
 {
 	struct tunny_root *root = map_value(&tunny_root, 0);
 	__u64 addresses, rest, count, before, *cells;
-	__u32 tenant, vm, kind;
+	__u32 tenant, vm, kind, nexthop;
 
 	if (!line || !root || !READ_ONCE(line->count))
 		return 0;
 	addresses = READ_ONCE(line->addresses);
 	rest = READ_ONCE(line->rest);
-	kind = READ_ONCE(line->nexthop) >> TUNNY_FLOW_KIND_SHIFT;
+	nexthop = READ_ONCE(line->nexthop);
+	kind = nexthop >> TUNNY_FLOW_KIND_SHIFT;
 	tenant = line_tenant(line);
 	vm = line_vm(line);
 	count = __sync_lock_test_and_set(&line->count, 0);
@@ -52,7 +54,7 @@ __noinline int tunny_flow_tell(struct tunny_flow_line *line, __u32 slot)
 		before = __sync_fetch_and_add(&cells[tenant & 7], count);
 		carry_tenant(root, tenant, slot, before);
 	}
-	if (kind != TUNNY_FLOW_OUT)
+	if (kind != TUNNY_FLOW_OUT && nexthop & TUNNY_ROOT_LINE_MASK)
 		add_to_vm(root, vm, count);
 	return 0;
 }
@@ -110,12 +112,18 @@ static __always_inline __u64 session_of_flow(const struct flow_miss *miss, __u32
 	       (policy >> TUNNY_POLICY_EPOCH_SHIFT & 0xffff);
 }
 
+/* MAC addresses of the inner frame. */
+static __always_inline void note_macs(struct flow_miss *miss, __u64 dst, __u64 src)
+{
+	store_be64(&miss->line.macs, dst << 16 | (src >> 32 & 0xffff));
+	store_be32(&miss->line.macs_rest, src);
+}
+
 /* What leads to a VM: its NC, MAC addresses and number. */
 static __always_inline void note_target(struct flow_miss *miss, const struct packet *p)
 {
 	miss->line.nc = __builtin_bswap32(p->nc_lo);
-	store_be64(&miss->line.macs, p->vm.mac << 16 | (p->gateway_mac >> 32 & 0xffff));
-	store_be32(&miss->line.macs_rest, p->gateway_mac);
+	note_macs(miss, p->vm.mac, p->gateway_mac);
 	miss->line.vni = __builtin_bswap32(p->to_vni << 8) | p->vm.id << TUNNY_FLOW_VM_SHIFT;
 	miss->line.vm_high = p->vm.id >> 8;
 	store_be16(&miss->line.port, tunny_source_port(p->flow_hash));
@@ -139,30 +147,70 @@ static __always_inline __u64 pair_of_flow(const struct flow_miss *miss)
 	return session_of_flow(miss, w->line, w->policy);
 }
 
-/* Notes what the stages decided for a packet from a VM to a VM, if they looked at nothing but what the versions and the line stand for. */
+/* What stands for who sent a packet. 0: nothing does, and the packet is not noted. */
+static __always_inline __u32 sender_of_flow(const struct packet *p, const struct flow_miss *miss)
+{
+	if (!p->edge)
+		return p->end->sender_lo < TUNNY_FLOW_EDGE ? __builtin_bswap32(p->end->sender_lo) : 0;
+	/* The tags were looked up before the versions could be read: what they stood for must still hold. */
+	if (tunny_circuit_vpc((miss->edge | miss->rest >> TUNNY_FLOW_VNI_SHIFT) & TUNNY_FLOW_TAGS_MASK) != miss->circuit)
+		return 0;
+	return __builtin_bswap32(miss->edge | p->vni);
+}
+
+/* Notes what the stages decided for a packet from a VM or a customer to a VM, if they looked at nothing but what the versions and the line stand for. */
 static __always_inline void remember(struct packet *p)
 {
 	struct flow_miss *miss = map_value(&tunny_flow_misses, 0);
 	const struct walk *w = map_value(&tunny_walks, 0);
-	__u32 tenant = tenant_id(p->tenant_key), kind = TUNNY_FLOW_PLAIN;
+	__u32 tenant = tenant_id(p->tenant_key), kind = TUNNY_FLOW_PLAIN, sender;
 
 	if (p->sender_v6 || p->inner_v6 || !miss || !w || !miss->place || p->nat || p->nc_v6 || p->hops > 1)
 		return;
 	miss->line.addresses = miss->addresses;
 	miss->line.versions = miss->versions + (p->hops ? w->versions : 0);
 	if ((p->policy | p->to_policy) & TUNNY_POLICY_FILTER) {
+		/* What a customer sends in a session is left to the stages. */
+		if (p->edge)
+			return;
 		kind = TUNNY_FLOW_PAIR;
 		miss->line.addresses = pair_of_flow(miss);
 		if (!miss->line.addresses)
 			return;
 		miss->line.versions += miss->more;
 	}
-	if (miss->line.versions >= TUNNY_FLOW_CHANGING)
+	sender = sender_of_flow(p, miss);
+	if (!sender || miss->line.versions >= TUNNY_FLOW_CHANGING)
 		return;
 	miss->line.versions |= (__u64)tenant << TUNNY_FLOW_TENANT_SHIFT;
-	miss->line.sender = __builtin_bswap32(p->end->sender_lo);
+	miss->line.sender = sender;
 	miss->line.nexthop = note_path(p->nexthop_line, tenant, kind);
 	note_target(miss, p);
+	miss->ready = 1;
+}
+
+/* The same of a packet from a VM that has been sent to a customer. */
+static __always_inline void remember_line(const struct packet *p, const struct flow *w, const struct walk *walk)
+{
+	struct flow_miss *miss = map_value(&tunny_flow_misses, 0);
+	__u32 tenant = tenant_id(p->tenant_key), sender;
+
+	/* In a session: left to the stages. */
+	if (p->edge || p->sender_v6 || p->inner_v6 || !miss || !miss->place || p->nat || walk->hops > 1 || w->policy & TUNNY_POLICY_FILTER)
+		return;
+	sender = sender_of_flow(p, miss);
+	miss->line.versions = miss->versions + (walk->hops ? walk->versions : 0);
+	if (!sender || miss->line.versions >= TUNNY_FLOW_CHANGING)
+		return;
+	miss->line.addresses = miss->addresses;
+	miss->line.versions |= (__u64)tenant << TUNNY_FLOW_TENANT_SHIFT;
+	miss->line.sender = sender;
+	miss->line.nc = w->circuit;
+	note_macs(miss, w->ce, walk->gateway_mac);
+	miss->line.vni = __builtin_bswap32(walk->vni << 8);
+	miss->line.vm_high = 0;
+	miss->line.port = p->tenant_key & TUNNY_TENANT_METERED ? TUNNY_FLOW_METERED_VPC : 0;
+	miss->line.nexthop = note_path(0, tenant, TUNNY_FLOW_PLAIN);
 	miss->ready = 1;
 }
 
@@ -180,7 +228,7 @@ static __always_inline void remember_out(const struct packet *p, const struct fl
 	struct flow_miss *miss = miss_of(w);
 	__u32 tenant = tenant_id(p->tenant_key);
 
-	if (!miss || p->sender_v6 || miss->versions >= TUNNY_FLOW_CHANGING)
+	if (!miss || p->edge || p->sender_v6 || p->end->sender_lo >= TUNNY_FLOW_EDGE || miss->versions >= TUNNY_FLOW_CHANGING)
 		return;
 	miss->line.addresses = session_of_flow(miss, w->line, w->policy);
 	miss->line.versions = miss->versions | (__u64)tenant << TUNNY_FLOW_TENANT_SHIFT;

@@ -47,13 +47,14 @@ struct flow_miss {
 	__u64 rest;		/* second word of its key */
 	__u64 versions;		/* read before any table */
 	__u64 more;		/* versions of a session's VM, read before any table is asked for it */
+	__u64 circuit;		/* what the table of circuits said of a customer's tags, before the versions were read */
 	struct tunny_flow_line line;	/* what the stages decided */
 	__u32 ready;		/* they did, and it may be noted once the packet is sent */
 	__u32 hits;		/* of this window: packets that the cache sent on, and lookups that found no line */
 	__u32 wasted;
 	__u32 sparse;		/* the last window had few hits: most packets go past the cache */
 	__u32 turn;
-	__u32 pad;
+	__u32 edge;		/* FLOW_EDGE and port of a customer's frame; 0: it came otherwise */
 };
 
 struct {
@@ -138,6 +139,12 @@ static __always_inline __u32 flow_probable(const struct tunny_flow_line *pair, _
 
 	OPAQUE(at);
 	return at & 1;
+}
+
+/* Whether what a line says goes to a customer. */
+static __always_inline int flow_to_line(const struct tunny_flow_line *line)
+{
+	return !(line->nexthop & TUNNY_ROOT_LINE_MASK);
 }
 
 static __always_inline __u32 flow_kind(const struct tunny_flow_line *line)

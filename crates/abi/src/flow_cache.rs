@@ -17,6 +17,10 @@
 //! *Kinds.* A line of a session ([`FLOW_PAIR`], [`FLOW_OUT`], [`FLOW_IN`]) names the session's record, and is valid only while the record is as the
 //! stages would serve it: who has found the line reads the record, whose key is compared too. So the line itself needs 21 bits of the
 //! addresses only. A packet of a session changes its record as it does in the stages: nothing of a connection's state lies in the line.
+//!
+//! *Customers.* A frame by an edge port has no VNI and no NC that sends it: the line ([`FLOW_PLAIN`]) has its tags in place of the one, and in
+//! place of the other the port and the VPC that they stood for ([`FLOW_EDGE`]), which no NC of a line is. What goes to a customer is a line
+//! whose next hop is none.
 
 use crate::hash::{bucket_of, hash1, hash3};
 use crate::layout::{bits, layouts, CType, Field, Layout};
@@ -29,22 +33,24 @@ layouts! {
         /// FLOW_PLAIN: source and destination of the inner packet, as there. A session: FLOW_MIX_SHIFT: 21 bits of a hash of them;
         /// FLOW_RECORD_SHIFT: line of its record (27 bits); the policy epoch that the record has.
         addresses: u64,
-        /// VNI << 40 | protocol << 32 | source port << 16 | destination port (0 without ports), as loaded; the VNI of FLOW_IN is 0. Written
-        /// last. A line whose `rest` is 0 is empty.
+        /// VNI << 40 | protocol << 32 | source port << 16 | destination port (0 without ports), as loaded; the VNI of FLOW_IN is 0. Of a
+        /// customer's frame: in place of the VNI the outer VLAN id << 12 | the inner one. Written last. A line whose `rest` is 0 is empty.
         rest: u64,
         /// Sum of the versions (48 bits); FLOW_TENANT_SHIFT: lower 16 bits of the tenant id of the VPC that sends. FLOW_IN: the VM's port.
         versions: u64,
-        /// IPv4 address of the NC that sends, as in the packet. FLOW_IN: the VM's address, as in the packet.
+        /// IPv4 address of the NC that sends, as in the packet. FLOW_IN: the VM's address, as in the packet. A customer's frame: FLOW_EDGE |
+        /// number of its port << 24 | VNI, as four octets in network order.
         sender: u32,
-        /// IPv4 address of the NC that gets it, as in the packet. FLOW_OUT: the public address as a number.
+        /// IPv4 address of the NC that gets it, as in the packet. FLOW_OUT: the public address as a number. To a customer: the circuit's key by
+        /// tags.
         nc: u32,
         /// Destination's MAC and the first two octets of the gateway's, as in the packet.
         macs: u64,
         /// The other four octets.
         macs_rest: u32,
-        /// VNI of the destination as in the packet (24 bits); FLOW_VM_SHIFT: lower 8 bits of the VM id.
+        /// VNI of the destination as in the packet (24 bits); FLOW_VM_SHIFT: lower 8 bits of the VM id, 0 to a customer.
         vni: u32,
-        /// Line of the next hop (26 bits); FLOW_TENANT_HIGH_SHIFT: upper 4 bits of the tenant id; FLOW_KIND_SHIFT: kind.
+        /// Line of the next hop (26 bits), 0: to a customer; FLOW_TENANT_HIGH_SHIFT: upper 4 bits of the tenant id; FLOW_KIND_SHIFT: kind.
         nexthop: u32,
         /// Outer source port, as in the packet, whose two highest bits are always set: in their places FLOW_METERED_VPC, FLOW_METERED_VM.
         /// FLOW_OUT: the public port as a number, and FLOW_METERED_VPC stands in `macs`.
@@ -85,6 +91,10 @@ bits! {
     FLOW_OUT: u32 = 2;
     /// Kind: from the Internet to a VM, in a session: it comes without a tunnel.
     FLOW_IN: u32 = 3;
+    /// FlowLine.sender of a customer's frame. What a tunnel from an address of 240.0.0.0/4 brings is nothing for a flow cache.
+    FLOW_EDGE: u32 = 0xf000_0000;
+    /// Mask of a circuit's key by tags, 28 bits: what FLOW_EDGE leaves of the sender's octets, with the tags in place of the VNI.
+    FLOW_TAGS_MASK: u32 = 0x0fff_ffff;
     /// FlowLine.port: the VPC that sends has a meter.
     FLOW_METERED_VPC: u32 = 0x80;
     /// FlowLine.port: the VM that gets it has a meter.

@@ -31,6 +31,14 @@ const NOW: u64 = 1_000_000_000_000;
 struct Pair<E = XdpRunner> {
     one: E,
     rust: UserEngine,
+    /// The last packet went to a customer, by a port of the edge.
+    to_customer: bool,
+}
+
+impl<E> Pair<E> {
+    fn new(one: E) -> Pair<E> {
+        Pair { one, rust: UserEngine::default(), to_customer: false }
+    }
 }
 
 /// The XDP program with the software path behind it, or a software path with a flow cache.
@@ -41,6 +49,8 @@ trait Side: Engine {
     fn linear(&self) -> u32 {
         0
     }
+    /// Its flow cache serves customers.
+    const EDGE: bool;
     /// Packets that its flow cache sent on, and flows that it noted.
     fn flow_counts(&self) -> (u64, u64);
     /// What its flow cache does not serve goes out of a region, most of the time.
@@ -51,6 +61,7 @@ trait Side: Engine {
 
 impl Side for XdpRunner {
     const HITS: u64 = 20;
+    const EDGE: bool = true;
     fn linear(&self) -> u32 {
         self.linear
     }
@@ -62,6 +73,7 @@ impl Side for XdpRunner {
 impl Side for UserEngine {
     // Only what the short cut serves is noted, and few random VPCs have routes that simple.
     const HITS: u64 = 100;
+    const EDGE: bool = false;
     fn flow_counts(&self) -> (u64, u64) {
         UserEngine::flow_counts(self)
     }
@@ -80,7 +92,7 @@ impl Side for UserEngine {
 #[test]
 fn rust_and_xdp_agree_on_random_packets() {
     let Some(xdp) = XdpRunner::new() else { return };
-    let mut pair = Pair { one: xdp, rust: UserEngine::default() };
+    let mut pair = Pair::new(xdp);
     let (seed, mut rng) = Rng::seeded("differential");
     let packets = std::env::var("TUNNY_PACKETS").ok().and_then(|n| n.parse().ok()).unwrap_or(220_000);
     let mut seen = BTreeMap::<String, u64>::new();
@@ -137,7 +149,7 @@ fn rust_and_xdp_agree_on_random_packets() {
 #[test]
 fn rust_and_xdp_agree_on_random_flows_with_a_flow_cache() {
     if let Some(xdp) = XdpRunner::with_flow_cache(FLOW_CHUNK_LINES) {
-        agree_on_flows(&mut Pair { one: xdp, rust: UserEngine::default() });
+        agree_on_flows(&mut Pair::new(xdp));
     }
 }
 
@@ -145,7 +157,7 @@ fn rust_and_xdp_agree_on_random_flows_with_a_flow_cache() {
 #[test]
 fn the_rust_path_agrees_with_itself_on_random_flows_with_a_flow_cache() {
     for lines in [16, FLOW_CHUNK_LINES] {
-        agree_on_flows(&mut Pair { one: UserEngine::with_flow_cache(lines), rust: UserEngine::default() });
+        agree_on_flows(&mut Pair::new(UserEngine::with_flow_cache(lines)));
     }
 }
 
@@ -154,9 +166,9 @@ fn the_rust_path_agrees_with_itself_on_random_flows_with_a_flow_cache() {
 #[test]
 fn flows_of_alike_pings_are_told_apart_by_their_addresses() {
     if let Some(xdp) = XdpRunner::with_flow_cache(FLOW_CHUNK_LINES) {
-        agree_on_pings(&mut Pair { one: xdp, rust: UserEngine::default() });
+        agree_on_pings(&mut Pair::new(xdp));
     }
-    agree_on_pings(&mut Pair { one: UserEngine::with_flow_cache(FLOW_CHUNK_LINES), rust: UserEngine::default() });
+    agree_on_pings(&mut Pair::new(UserEngine::with_flow_cache(FLOW_CHUNK_LINES)));
 }
 
 fn agree_on_pings<E: Side>(pair: &mut Pair<E>) {
@@ -204,54 +216,90 @@ case pings
     assert!(hits > 1_000 && fills > 1_000, "the flow cache had too little to do: {hits} hits, {fills} fills");
 }
 
+/// What a flow cache sent on.
+#[derive(Clone, Copy, Debug, Default)]
+struct FlowHits {
+    all: u64,
+    /// Of customers, and to customers.
+    cloud: u64,
+    customer: u64,
+}
+
 fn agree_on_flows<E: Side>(pair: &mut Pair<E>) {
     let (seed, mut rng) = Rng::seeded("flow-cache");
     let packets = std::env::var("TUNNY_PACKETS").ok().and_then(|n| n.parse().ok()).unwrap_or(220_000);
-    let (mut done, mut hits, mut fills) = (0, 0, 0);
+    let (mut done, mut hits, mut fills) = (0, FlowHits::default(), 0);
     while done < packets {
         let mut region = random::region(&mut rng, Size::default());
+        if rng.chance(60) {
+            random::edge_of(&mut rng, &mut region);
+        }
         ease::<E>(&mut region, &mut rng);
         pair.start(&region).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{region}"));
         let before = pair.one.flow_counts();
-        let mut flows: Vec<Vec<u8>> = Vec::new();
+        let mut flows: Vec<(Vec<u8>, u32)> = Vec::new();
         for i in 1..=PER_REGION / 2 {
             if i % 200 == 0 {
                 random::change(&mut rng, &mut region);
+                if !region.edge.circuits.is_empty() {
+                    random::change_circuits(&mut rng, &mut region);
+                }
                 ease::<E>(&mut region, &mut rng);
                 pair.change(&region).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{region}"));
             }
             if i % 200 == 60 {
                 pair.one.settle();
             }
-            let frame = match flows.len() < FLOWS || rng.chance(10) {
-                true => match plain_frame(random::packet(&mut rng, &region).encode()) {
-                    Some(frame) => frame,
+            let (frame, port) = match flows.len() < FLOWS || rng.chance(10) {
+                true => match flow(&mut rng, &region) {
+                    Some(flow) => flow,
                     None => continue,
                 },
                 false => {
-                    let mut frame = flows[rng.below(FLOWS)].clone();
+                    let (mut frame, port) = flows[rng.below(FLOWS)].clone();
                     if rng.chance(10) {
                         let at = rng.below(frame.len());
                         frame[at] ^= 1 << rng.below(8);
                     }
-                    frame
+                    // Also a customer's frame by another customer's port.
+                    (frame, if rng.chance(10) { 1 + rng.below(2) as u32 + port / 30 * 30 } else { port })
                 }
             };
-            let port = 1 + rng.below(2) as u32;
+            let already = pair.one.flow_counts().0;
             let what = pair.compare(&region, &frame, port);
             let what = what.unwrap_or_else(|e| panic!("seed {seed}, packet {done}: {e}\n{}", dissect(&frame)));
+            let hit = pair.one.flow_counts().0 - already;
+            let customer = region.edge.ports.iter().any(|e| e.port == port);
+            hits.cloud += if customer { hit } else { 0 };
+            hits.customer += if !customer && pair.to_customer { hit } else { 0 };
             done += 1;
             // A few of those that go nowhere, too: a change may let them.
             if flows.len() < FLOWS && (what == "forward" || rng.chance(2)) {
-                flows.push(frame);
+                flows.push((frame, port));
             }
         }
         pair.compare_counters(&region).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         let counted = pair.one.flow_counts();
-        (hits, fills) = (hits + counted.0 - before.0, fills + counted.1 - before.1);
+        (hits.all, fills) = (hits.all + counted.0 - before.0, fills + counted.1 - before.1);
     }
-    println!("{done} packets: {hits} were sent on by the flow cache, {fills} were noted there, no difference");
-    assert!(hits * E::HITS > done as u64, "the flow cache had too little to do: {hits} of {done}");
+    println!("{done} packets: {hits:?} were sent on by the flow cache, {fills} were noted there, no difference");
+    let enough = |hits: u64, every: u64| hits * every > done as u64;
+    assert!(enough(hits.all, E::HITS), "the flow cache had too little to do: {hits:?} of {done}");
+    if E::EDGE {
+        assert!(enough(hits.cloud, 500) && enough(hits.customer, 100), "too little of customers: {hits:?} of {done}");
+    }
+}
+
+/// A packet that a flow cache may know when it comes again, and the port that it comes by: between VMs, from a customer, to one.
+fn flow(rng: &mut Rng, region: &Region) -> Option<(Vec<u8>, u32)> {
+    match rng.below(if region.edge.circuits.is_empty() { 2 } else { 6 }) {
+        0 | 1 => Some((plain_frame(random::packet(rng, region).encode())?, 1 + rng.below(2) as u32)),
+        2 | 3 => random::edge_packet(rng, region).map(|(packet, port)| (packet.encode(), port)).filter(|(frame, _)| {
+            let ipv4 = |tags: usize| frame.get(12 + 4 * tags..15 + 4 * tags) == Some(&[8, 0, 0x45]);
+            (0..3).any(ipv4)
+        }),
+        _ => Some((plain_frame(random::packet_to_customer(rng, region)?.encode())?, 1 + rng.below(2) as u32)),
+    }
 }
 
 /// Takes most of what no flow cache serves out of a region: outer checksums, DSCP carried across.
@@ -329,6 +377,8 @@ impl<E: Side> Pair<E> {
             return Err(format!("generated frames differ; XDP:{}\nthe Rust path:{}", describe(&fast), describe(&slow)));
         }
         opinion(region, frame, &slow, port)?;
+        let edge = |port: &u32| region.edge.ports.iter().any(|e| e.port == *port);
+        self.to_customer = matches!(&slow.end, End::Forward(Some(to), _) if edge(to));
         Ok(match (fast.punt, &slow.end) {
             (Some(reason), _) => format!("punt {}", reason.name()),
             (None, End::Forward(..)) => "forward".into(),

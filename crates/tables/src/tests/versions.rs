@@ -206,6 +206,62 @@ fn a_change_raises_the_words_that_it_concerns() {
     assert!(raised(&before).contains(&version_of_vpc(vni(7).0, salt)));
 }
 
+/// A circuit stands for a VPC: its version goes up if the circuit is new, gone, or says anything else, and no other VPC's does.
+#[test]
+fn a_change_of_circuits_raises_the_vpcs_whose_circuits_differ() {
+    let memory: Arc<dyn Memory> = Arc::new(HeapMemory::new().unwrap());
+    let mut writer = Writer::create(memory.clone(), WriterOptions::default()).unwrap();
+    writer.commit(&first()).unwrap();
+    let salt = WriterOptions::default().salt;
+    let snapshot = || -> Vec<u64> { memory.flow_versions().iter().map(|w| w.load(Ordering::Relaxed)).collect() };
+    let port = EdgePortSpec {
+        number: 2,
+        ifindex: abi::IfIndex(3),
+        mtu: 1500,
+        tags: 2,
+        tpids: [0x88a8, 0x8100],
+        tun: false,
+        at: None,
+    };
+    let circuit = |overlay: u16, of: u32| CircuitSpec {
+        port: 2,
+        customer: 9,
+        overlay,
+        vni: vni(of),
+        line: 0,
+        ce: 0x0200_0000_ce00,
+        class: 0,
+        gateway: 0,
+    };
+    let mut raised = |port: EdgePortSpec, circuits: &[CircuitSpec]| -> Vec<u32> {
+        let before = snapshot();
+        writer.set_edge(&[port], circuits).unwrap();
+        let after = snapshot();
+        assert!(after.iter().all(|w| *w < FLOW_CHANGING), "a word stays marked");
+        (0..).zip(before.iter().zip(&after)).filter(|(_, (a, b))| a != b).map(|(n, _)| n).collect()
+    };
+    let of = |vpcs: &[u32]| -> Vec<u32> {
+        let words: std::collections::BTreeSet<u32> = vpcs.iter().map(|i| version_of_vpc(vni(*i).0, salt)).collect();
+        words.into_iter().collect()
+    };
+    assert_eq!(raised(port, &[circuit(1, 3), circuit(2, 5)]), of(&[3, 5]));
+    assert_eq!(raised(port, &[circuit(1, 3), circuit(2, 5), circuit(4, 6)]), of(&[6]));
+    // The same tags stand for another VPC.
+    assert_eq!(raised(port, &[circuit(1, 7), circuit(2, 5), circuit(4, 6)]), of(&[3, 7]));
+    for change in [
+        |c: CircuitSpec| CircuitSpec { ce: 0x0200_0000_ce01, ..c },
+        |c: CircuitSpec| CircuitSpec { class: 3, ..c },
+        |c: CircuitSpec| CircuitSpec { gateway: 0x0a00_0001, ..c },
+        |c: CircuitSpec| CircuitSpec { line: 8, ..c },
+        |c: CircuitSpec| c,
+    ] {
+        assert_eq!(raised(port, &[circuit(1, 7), change(circuit(2, 5)), circuit(4, 6)]), of(&[5]));
+    }
+    // The words of ports are read at each packet.
+    assert_eq!(raised(EdgePortSpec { mtu: 1400, ..port }, &[circuit(1, 7), circuit(2, 5), circuit(4, 6)]), of(&[]));
+    assert_eq!(raised(port, &[]), of(&[5, 6, 7]));
+}
+
 /// A writer that died in the middle of a change left words marked; the next one ends that, and no version goes back.
 #[test]
 fn what_a_dead_writer_left_marked_is_ended_by_the_next() {

@@ -3,8 +3,10 @@
 //!
 //! The table is small (a circuit for each overlay of a customer, thousands) and changes seldom. So each change builds it anew beside the one
 //! in force, with so many buckets that no key needs a chain, and one store of its TABLE_REF word swaps them. A packet sees the old circuits or
-//! the new ones, and after a crash the word names a whole table.
+//! the new ones, and after a crash the word names a whole table. Flow caches hold what circuits say: a change of theirs raises the versions of the
+//! VPCs whose circuits differ; the words of ports are read at each packet.
 
+use super::versions::Concerned;
 use super::{nc_key, Writer};
 use crate::arena::Block;
 use crate::reader::{circuit_by_tags, circuit_by_vni};
@@ -95,6 +97,31 @@ impl Writer {
             true => 0,
             false => self.all_or_nothing(|w| w.circuit_table(&entries))?,
         };
+        let concerned = self.concerned_circuits(&entries);
+        let words = self.port_words(ports);
+        self.change(&concerned, |w| w.publish_edge(&words, new));
+        self.pending.blocks.extend(old);
+        self.settle();
+        Ok(())
+    }
+
+    /// VPCs of circuits that are not what they were.
+    fn concerned_circuits(&self, entries: &[(u64, u64)]) -> Concerned {
+        let block = self.circuit_block();
+        let buckets = block.into_iter().flat_map(|b| (0..b.lines / BUCKET).map(move |n| b.line + n * BUCKET));
+        let lines = &self.store.lines;
+        let slots = buckets.flat_map(|at| (0..SLOTS).map(move |slot| (at, slot)));
+        let old: BTreeSet<(u64, u64)> = slots
+            .map(|(at, slot)| (lines.at(at).word(slot), lines.at(at + 1).word(slot)))
+            .filter(|(word, _)| *word != 0)
+            .collect();
+        let new: BTreeSet<(u64, u64)> = entries.iter().copied().collect();
+        let vnis: BTreeSet<u32> = old.symmetric_difference(&new).filter_map(|entry| vni_of(*entry)).collect();
+        Concerned::vpcs(vnis.into_iter().map(Vni), self.store.salt)
+    }
+
+    /// EDGE_PORT words with their EtherTypes, by the port's number.
+    fn port_words(&self, ports: &[EdgePortSpec]) -> [(u64, u64); EDGE_PORTS_MAX as usize] {
         let mut words = [(0, 0); EDGE_PORTS_MAX as usize];
         for p in ports {
             let Some(place) = words.get_mut(usize::from(p.number)) else { continue };
@@ -107,6 +134,11 @@ impl Writer {
             let tun = if p.tun { EDGE_PORT_TUN } else { 0 };
             *place = (EDGE_PORT_VALID | tun | shape | u64::from(p.ifindex), tpids);
         }
+        words
+    }
+
+    /// Puts ports and a table of circuits in place.
+    fn publish_edge(&self, words: &[(u64, u64); EDGE_PORTS_MAX as usize], circuits: u64) {
         let root = &self.store.root;
         let places = |i: usize| (root!(edge_ports) + 8 * i, root!(edge_tpids) + 8 * i);
         for (i, (word, tpids)) in words.iter().enumerate() {
@@ -118,11 +150,8 @@ impl Writer {
                 root.set(kinds, *tpids);
             }
         }
-        root.set(root!(circuits), new);
+        root.set(root!(circuits), circuits);
         words.iter().enumerate().for_each(|(i, (word, _))| root.set(places(i).0, *word));
-        self.pending.blocks.extend(old);
-        self.settle();
-        Ok(())
     }
 
     /// What the tables say in place of EtherTypes of a port at another node.
@@ -154,6 +183,13 @@ impl Writer {
     pub(super) fn edge_blocks(&self, block: &mut dyn FnMut(Block) -> bool) -> bool {
         self.circuit_block().is_none_or(block)
     }
+}
+
+/// The VPC of an entry. None: it says that a customer is known, on which no packet depends that goes on.
+fn vni_of((word, value): (u64, u64)) -> Option<u32> {
+    let key = word & CIRCUIT_KEY_MASK;
+    let vni = if key & CIRCUIT_BY_VNI != 0 { key >> 8 } else { value } as u32 & 0xff_ffff;
+    (vni != 0).then_some(vni)
 }
 
 /// The least power of two of buckets in which each key has room in its own.

@@ -31,7 +31,12 @@ impl Concerned {
 
     /// The version of one VPC.
     pub(super) fn vpc(vni: Vni, salt: u64) -> Concerned {
-        Concerned { all: false, words: vec![version_of_vpc(vni.0, salt)] }
+        Concerned::vpcs([vni], salt)
+    }
+
+    /// Those of some VPCs.
+    pub(super) fn vpcs(vnis: impl IntoIterator<Item = Vni>, salt: u64) -> Concerned {
+        Concerned { all: false, words: vnis.into_iter().map(|vni| version_of_vpc(vni.0, salt)).collect() }
     }
 
     fn add_vpc(&mut self, vni: Vni, salt: u64) {
