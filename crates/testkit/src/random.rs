@@ -4,6 +4,10 @@
 //! The addresses come from a small pool, so that prefixes of every length nest, overlap and repeat over tenants, and most
 //! packets get far. Then some fields are made wrong, some bytes flipped, some frames cut.
 
+mod hosts;
+
+pub use hosts::{host_of, vm_packet};
+
 use crate::edge::{Circuit, EdgePort};
 use crate::layers::*;
 use crate::oracle;
