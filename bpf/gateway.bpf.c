@@ -7,6 +7,7 @@
 #include "framing/framing.h"
 #include "framing/inline.h"
 #include "framing/qinq.h"
+#include "framing/vmport.h"
 #include "stages/prefetch.h"
 #include "stages/parse.h"
 #include "stages/tenant.h"
@@ -18,7 +19,11 @@
 #include "stages/rewrite.h"
 #include "stages/emit.h"
 #include "stages/line.h"
+#include "stages/near.h"
 #include "stages/cached.h"
+
+/* A verdict of tunny_edge alone: the port is none of the edge's, and no VM's. */
+#define NO_EDGE (PASS + 2)
 
 /* Takes the packet in. PASS while the table memory is not ready. */
 static __always_inline int enter(struct packet *p)
@@ -49,6 +54,8 @@ static __always_inline int serve(struct packet *p, struct end *e)
 	if (unlikely(end)) {
 		if (end == PUNT + PUNT_NONLINEAR_HEADERS)
 			return end;
+		if (p->edge && end == DROP_INNER_BROADCAST && e->guest && !p->inner_v6 && asks_dhcp(p->ctx))
+			end = PUNT + PUNT_VM_DHCP;
 		e->target_v6 = p->inner_v6;
 		e->target_hi = p->inner_v6 ? p->dst_hi : 0;
 		e->target_lo = p->dst_lo;
@@ -66,6 +73,8 @@ static __always_inline int serve(struct packet *p, struct end *e)
 		end = filter(p, e);
 	if (!end) {
 		end = locate(p);
+		if (unlikely(end == DROP_UNDERLAY_NO_ROUTE))
+			return near_verdict(p, e);
 		filter_takes(p, end);
 	}
 	if (!end)
@@ -109,17 +118,30 @@ static __always_inline int tunnel_packet(struct packet *p, struct end *e)
 	return end ? end : inner_packet(p, e);
 }
 
-/* What comes by the edge port of this number. Negative: sent on, and how. A global function as tunny_tunnel. */
+/*
+ * What comes by the edge port of this number, or by a VM port if it is none. NO_EDGE: it came by another one. Negative: sent on, and how. A global
+ * function as tunny_tunnel.
+ */
 __noinline int tunny_edge(struct xdp_md *ctx, struct end *e, __u32 number)
 {
 	struct packet p = { .ctx = ctx, .end = e, .edge = 1, .sender_v6 = 0 };
+	const struct tunny_root *root = map_value(&tunny_root, 0);
+	__u64 word = 0, guest = 0;
 	__u32 gateway = 0;
-	int end = enter(&p);
+	int end;
 
-	if (!e || end < 0)
+	if (!root || !e)
+		return NO_EDGE;
+	if (number >= EDGE_PORTS) {
+		word = vm_port(root, ctx->ingress_ifindex, &guest);
+		if (!word)
+			return NO_EDGE;
+	}
+	end = enter(&p);
+	if (end < 0)
 		return PASS;
 	if (!end)
-		end = qinq_decapsulate(&p, e, number, &gateway);
+		end = number < EDGE_PORTS ? qinq_decapsulate(&p, e, number, &gateway) : vmport_decapsulate(&p, e, word, guest);
 	if (!end && unlikely(gateway)) {
 		int control = tunny_control(ctx, gateway);
 
@@ -239,6 +261,10 @@ int tunny_gateway(struct xdp_md *ctx)
 		number = edge_port(root, ctx->ingress_ifindex);
 		if (number < EDGE_PORTS)
 			return edge_frame(ctx, e, number);
+		__builtin_memset(e, 0, sizeof(*e));
+		end = tunny_edge(ctx, e, number);
+		if (end != NO_EDGE)
+			return likely(end < 0) ? -end : tunny_finish(ctx, e, end);
 	}
 	if (tunny_flow.chunks) {
 		miss = map_value(&tunny_flow_misses, 0);

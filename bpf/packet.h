@@ -62,6 +62,7 @@ struct end {
 	__u32 edge;		/* it came by a customer's circuit */
 	__u32 tag_bytes;	/* of the tags that were taken off */
 	__u32 tags[2];		/* those, as they stood there */
+	__u64 guest;		/* MAC address of the VM by whose port it came, 0: by no VM port */
 	__u32 guess;		/* line of the record that the session of a pair of VMs seems to have, 0: none */
 };
 

@@ -23,6 +23,7 @@ iproute2:/usr/sbin/ip
 ethtool:/usr/sbin/ethtool
 iperf3:/usr/bin/iperf3
 iputils-ping:/usr/bin/ping
+busybox:/usr/bin/busybox
 util-linux:/usr/bin/nsenter
 procps:/usr/bin/pgrep
 nginx-light:/usr/sbin/nginx

@@ -28,6 +28,7 @@
 #define TUNNY_TREE_LEVELS_MAX 10U
 #define TUNNY_SLOTS_MAX 256U
 #define TUNNY_PORTS_MAX 16U
+#define TUNNY_VM_PORTS_MAX 256U
 #define TUNNY_INLINE_MAX 8U
 #define TUNNY_EDGE_PORTS_MAX 16U
 #define TUNNY_CIRCUITS_MAX 65536U
@@ -113,6 +114,10 @@
 #define TUNNY_CIRCUIT_VALID 0x8000000000000000ULL
 #define TUNNY_CIRCUIT_KEY_MASK 0x1ffffffffULL
 #define TUNNY_CIRCUIT_BY_VNI 0x100000000ULL
+#define TUNNY_CIRCUIT_VM_PORT 0x80000000U
+#define TUNNY_CIRCUIT_VM_MAC 0xc0000000U
+#define TUNNY_CIRCUIT_MTU_SHIFT 0x30U
+#define TUNNY_CIRCUIT_IFINDEX_MASK 0x3fffffffU
 #define TUNNY_CIRCUIT_PORT_SHIFT 0x18U
 #define TUNNY_CIRCUIT_OUTER_SHIFT 0xcU
 #define TUNNY_CIRCUIT_CUSTOMER 0xfffU
@@ -339,6 +344,11 @@ enum tunny_drop {
 	DROP_SHAPED_FULL = 94,
 	DROP_SHAPED_LOST = 95,
 	DROP_EDGE_CONTROL_LIMITED = 96,
+	DROP_VM_PORT_MAC = 97,
+	DROP_VM_PORT_SOURCE = 98,
+	DROP_VM_PORT_NONE = 99,
+	DROP_DHCP_REFUSED = 100,
+	DROP_DHCP_LIMITED = 101,
 };
 
 enum tunny_punt {
@@ -362,6 +372,7 @@ enum tunny_punt {
 	PUNT_PATH_SOFTWARE = 18,
 	PUNT_SHAPED = 19,
 	PUNT_EDGE_CONTROL = 20,
+	PUNT_VM_DHCP = 21,
 };
 
 struct tunny_root {
@@ -405,7 +416,8 @@ struct tunny_root {
 	__u64 edge_ports[16];
 	__u64 edge_tpids[16];
 	__u64 circuits;
-	__u64 reserved[56];
+	__u64 vm_ports;
+	__u64 reserved[55];
 	__u64 punt_total_tat;
 	__u64 punt_total_peak_tat;
 	__u64 punt_epoch;
@@ -455,7 +467,8 @@ _Static_assert(__builtin_offsetof(struct tunny_root, software_limit) == 3568, "R
 _Static_assert(__builtin_offsetof(struct tunny_root, edge_ports) == 3576, "Root.edge_ports");
 _Static_assert(__builtin_offsetof(struct tunny_root, edge_tpids) == 3704, "Root.edge_tpids");
 _Static_assert(__builtin_offsetof(struct tunny_root, circuits) == 3832, "Root.circuits");
-_Static_assert(__builtin_offsetof(struct tunny_root, reserved) == 3840, "Root.reserved");
+_Static_assert(__builtin_offsetof(struct tunny_root, vm_ports) == 3840, "Root.vm_ports");
+_Static_assert(__builtin_offsetof(struct tunny_root, reserved) == 3848, "Root.reserved");
 _Static_assert(__builtin_offsetof(struct tunny_root, punt_total_tat) == 4288, "Root.punt_total_tat");
 _Static_assert(__builtin_offsetof(struct tunny_root, punt_total_peak_tat) == 4296, "Root.punt_total_peak_tat");
 _Static_assert(__builtin_offsetof(struct tunny_root, punt_epoch) == 4304, "Root.punt_epoch");

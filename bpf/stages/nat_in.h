@@ -5,6 +5,7 @@
 
 #include "nat_rewrite.h"
 #include "../framing/plain.h"
+#include "../framing/vmport.h"
 #include "locate.h"
 #include "meter.h"
 #include "rewrite.h"
@@ -125,6 +126,9 @@ __noinline int tunny_nat_deliver(struct xdp_md *ctx, struct flow *w, const struc
 	p.ttl = w->ttl;
 	p.flow_hash = arriving(w, w->port);
 	end = locate(&p);
+	/* To a VM of this node: the software path has the way. */
+	if (unlikely(end == DROP_UNDERLAY_NO_ROUTE) && tunny_near(p.to_vni, p.vm.mac, p.vm.nc) && !tunny_probes.only)
+		end = PUNT + PUNT_PATH_SOFTWARE;
 	if (!end)
 		end = meter(&p);
 	if (end)

@@ -11,6 +11,7 @@
 
 #include "../packet.h"
 #include "../framing/qinq.h"
+#include "../framing/vmport.h"
 #include "../tables/prefetch.h"
 
 /* May an NC with an IPv6 address send for this VNI? */
@@ -130,7 +131,9 @@ static __always_inline int tenant(struct packet *p, struct end *e)
 	p->to_vni = p->vni;
 	if (unlikely(p->policy & TUNNY_POLICY_PATH_SOFTWARE) && !tunny_probes.only)
 		return PUNT + PUNT_PATH_SOFTWARE;
-	return p->edge ? tunny_line_source(p->ctx, p->roots, p->inner_v6) : GO;
+	if (!p->edge)
+		return GO;
+	return e->guest ? tunny_guest_source(p->ctx, e, p->roots, p->inner_v6) : tunny_line_source(p->ctx, p->roots, p->inner_v6);
 }
 
 #endif

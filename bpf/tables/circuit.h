@@ -45,6 +45,41 @@ static __always_inline __u64 circuit_find(const struct tunny_root *root, __u64 k
 	return 0;
 }
 
+/* The VM port that an interface is: the CIRCUIT word, which has the VNI, 0 if it is none; *value: the VM's MAC address, and the MTU. */
+static __always_inline __u64 vm_port(const struct tunny_root *root, __u32 ifindex, __u64 *value)
+{
+	if (likely(!READ_ONCE(root->vm_ports)) || ifindex > TUNNY_CIRCUIT_IFINDEX_MASK)
+		return 0;
+	return circuit_find(root, TUNNY_CIRCUIT_VM_PORT | ifindex, value);
+}
+
+static __always_inline __u32 vm_port_vni(__u64 word)
+{
+	return word >> TUNNY_CIRCUIT_TAGS_SHIFT & 0xffffff;
+}
+
+/* The port of the VM with a MAC address in a VPC: interface, and the MTU at 32. 0: there is none. Global, so that its loop is verified once. */
+__noinline __u64 tunny_vm_port_of(__u32 vni, __u64 mac)
+{
+	const struct tunny_root *root = map_value(&tunny_root, 0);
+	__u64 ref = root ? READ_ONCE(root->circuits) : 0, mask = (1ULL << TUNNY_CIRCUIT_MTU_SHIFT) - 1, word, value;
+	__u32 buckets = ref >> TUNNY_TABLE_REF_BUCKETS_SHIFT;
+	const struct tunny_circuit_bucket *b;
+
+	if (!root || !buckets)
+		return 0;
+	b = line_pair_at((__u32)ref + 2 * tunny_bucket_of(tunny_hash1((__u64)vni << 40 ^ mac, root->salt), buckets));
+	for (__u32 i = 0; b && i < 8; i++) {
+		word = READ_ONCE(b->words[i]);
+		value = READ_ONCE(b->values[i]);
+		if ((word & ~(__u64)TUNNY_CIRCUIT_IFINDEX_MASK) ==
+			    (TUNNY_CIRCUIT_VALID | TUNNY_CIRCUIT_VM_MAC | (__u64)vni << TUNNY_CIRCUIT_TAGS_SHIFT) &&
+		    (value & mask) == mac)
+			return (value >> TUNNY_CIRCUIT_MTU_SHIFT) << 32 | (word & TUNNY_CIRCUIT_IFINDEX_MASK);
+	}
+	return 0;
+}
+
 /*
  * What belongs to a circuit by its tags: the VNI, and the gateway's address at CIRCUIT_GATEWAY_SHIFT. Global, so that its loops are verified
  * once. DROP_*: there is none; else DROP_REASONS_MAX + that.

@@ -5,10 +5,13 @@
 
 #include "memory.h"
 
-/* Uplink ports by interface index. */
+/* Slots of ports: those of uplinks, then those of VM ports. */
+#define TUNNY_PORT_SLOTS (TUNNY_PORTS_MAX + TUNNY_VM_PORTS_MAX)
+
+/* Ports that packets leave by, by interface index. */
 struct {
 	__uint(type, BPF_MAP_TYPE_DEVMAP_HASH);
-	__uint(max_entries, TUNNY_PORTS_MAX);
+	__uint(max_entries, TUNNY_PORT_SLOTS);
 	__type(key, __u32);
 	__type(value, __u32);
 } tunny_ports SEC(".maps");
@@ -17,15 +20,15 @@ struct {
 #define TUNNY_QUEUES_MAX 64
 struct {
 	__uint(type, BPF_MAP_TYPE_XSKMAP);
-	__uint(max_entries, TUNNY_PORTS_MAX * TUNNY_QUEUES_MAX);
+	__uint(max_entries, TUNNY_PORT_SLOTS * TUNNY_QUEUES_MAX);
 	__type(key, __u32);
 	__type(value, __u32);
 } tunny_xsks SEC(".maps");
 
-/* Interface index of an uplink -> port slot. Only read for punts. */
+/* Interface index of a port -> its slot. Only read for punts. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, TUNNY_PORTS_MAX);
+	__uint(max_entries, TUNNY_PORT_SLOTS);
 	__type(key, __u32);
 	__type(value, __u32);
 } tunny_port_slots SEC(".maps");

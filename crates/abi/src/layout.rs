@@ -185,8 +185,10 @@ layouts! {
         edge_tpids: [u64; 16],
         /// Circuits of customers by their tags, and by VPC and line (CircuitBucket): TABLE_REF word; 0: the node is no edge.
         circuits: u64,
+        /// Ports towards VMs of this node, which are in the table of circuits, too: how many there are.
+        vm_ports: u64,
         /// Room for later versions.
-        reserved: [u64; 56],
+        reserved: [u64; 55],
         /// GCRA time of all punts together, committed rate (engine-written), ns.
         punt_total_tat: u64,
         /// The same, peak rate.
@@ -699,6 +701,15 @@ bits! {
     CIRCUIT_KEY_MASK: u64 = (1 << 33) - 1;
     /// CIRCUIT key: it is known by VPC and line, not by its tags.
     CIRCUIT_BY_VNI: u64 = 1 << 32;
+    /// CIRCUIT key: it is a VM port: CIRCUIT_VM_PORT | interface index (30 bits). The entry has the VPC at CIRCUIT_TAGS_SHIFT, its value the VM's MAC
+    /// address, at CIRCUIT_MTU_SHIFT the port's MTU.
+    CIRCUIT_VM_PORT: u64 = 1 << 31;
+    /// CIRCUIT key: the same once more, found by VPC and MAC address: in the bucket of VNI << 40 ^ MAC address.
+    CIRCUIT_VM_MAC: u64 = 3 << 30;
+    /// Value of a VM port's CIRCUIT: shift of the MTU.
+    CIRCUIT_MTU_SHIFT: u32 = 48;
+    /// Mask of the interface index in a VM port's CIRCUIT.
+    CIRCUIT_IFINDEX_MASK: u32 = (1 << 30) - 1;
     /// CIRCUIT key: shift of the port.
     CIRCUIT_PORT_SHIFT: u32 = 24;
     /// CIRCUIT key: shift of the customer's tag.

@@ -56,6 +56,8 @@ limits! {
     SLOTS_MAX: u32 = 256;
     /// Uplink ports.
     PORTS_MAX: u32 = 16;
+    /// Ports towards VMs of this node.
+    VM_PORTS_MAX: u32 = 256;
     /// Inline pairs of a node in role filter: each has two ports.
     INLINE_MAX: u32 = 8;
     /// Edge ports of a node.

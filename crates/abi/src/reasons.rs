@@ -212,6 +212,11 @@ reasons! {
     ShapedFull = 94, "shaped_full", Emit, "As much waits of the packet's line as may (`spec.shape` of its Overlay), or of all lines together.", "Expected where more is sent to the site than its rate for a while. Raise `spec.shape.rate`, or what may wait (`tunny get shaping`).";
     ShapedLost = 95, "shaped_lost", Emit, "The packet waited for its line's rate when the node was stopped, or its line has just been taken away.", "None: expected when a node is stopped or a line is removed.";
     EdgeControlLimited = 96, "edge_control_limited", Tenant, "A customer's routers send more control packets (ARP, BGP and BFD for the gateway's address on a circuit) than may go to the routing daemon.", "Look at the CE: a loop, a broken timer, an attack; or raise `spec.control` of the EdgePort.";
+    VmPortMac = 97, "vm_port_mac", Parse, "A frame came by a VM port and has another source MAC address than the port's VM.", "Look at the VM: it bridges, or uses another one's MAC address; or correct `spec.mac` of the Vm.";
+    VmPortSource = 98, "vm_port_source", Tenant, "The inner source address, or the sender that ARP or ND names, is none of the addresses of the VM behind the port.", "Look at the VM: it uses another one's address; or add the address to the Vm.";
+    VmPortNone = 99, "vm_port_none", Locate, "The destination's VM is on this node by its Nc, and no VmPort ties it to an interface that is there.", "Create the VmPort, or look at its interface; or correct `spec.nc` of the Vm, if it has moved.";
+    DhcpRefused = 100, "dhcp_refused", Tenant, "A DHCP message by a VM port that is not answered: malformed, of another MAC address, for another server or address, of a type that asks for nothing, or from a VM without an IPv4 address in a local prefix.", "Look at the VM's DHCP client; the addresses come from the Vm, prefix and router from its Vpc.";
+    DhcpLimited = 101, "dhcp_limited", Tenant, "The VM asks by DHCP more often than is answered (10 a second, 20 at once).", "Look at the VM: a client in a loop, or an attack.";
 }
 
 reasons! {
@@ -237,4 +242,5 @@ reasons! {
     PathSoftware = 18, "path_software", Tenant, "The VPC, or the service that the packet needs, is served in software (`spec.path`, or as the controller decided; a line in a tunnel or at another node).", "None: `tunny get vpc` and `tunny --server URL get tenants` say why; `spec.path: fast` serves it in the fast path.";
     Shaped = 19, "shaped", Emit, "The packet leaves by a line that is shaped (`spec.shape` of its Overlay): the software path lets it wait for its turn.", "None.";
     EdgeControl = 20, "edge_control", Tenant, "A control packet of a CE (ARP, BGP, BFD), which is for the routing daemon behind the circuit's TAP.", "None.";
+    VmDhcp = 21, "vm_dhcp", Tenant, "DHCP by a VM port is answered by the software path.", "None.";
 }

@@ -2,7 +2,7 @@
 //! What the provider edge of a configuration becomes: ports and circuits of the tables.
 
 use abi::Vni;
-use model::{Model, Overlay, Shape};
+use model::{Model, Overlay, Prefix, Scope, Shape, VmPort};
 use std::net::IpAddr;
 use tables::CircuitSpec;
 
@@ -32,6 +32,26 @@ pub struct EdgePlan {
     pub circuits: Vec<CircuitSpec>,
     /// Those that are shaped, by VPC and line.
     pub shapes: Vec<ShapePlan>,
+    /// Ports towards VMs of this node.
+    pub vm_ports: Vec<VmPortPlan>,
+    /// Interfaces over which tunnels leave: what fits them, fits a VM.
+    pub uplinks: Vec<String>,
+    /// Bytes of a tunnel's headers.
+    pub overhead: u16,
+}
+
+/// A port towards a VM by the name of its interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VmPortPlan {
+    /// Interface.
+    pub interface: String,
+    /// The VM's VPC.
+    pub vni: Vni,
+    /// The VM's MAC address.
+    pub mac: u64,
+    /// What DHCP tells the VM: its first IPv4 address, the bits of the local prefix that has it, the gateway in that prefix. None: there is no
+    /// such.
+    pub lease: Option<(u32, u8, u32)>,
 }
 
 /// How a circuit is shaped.
@@ -80,5 +100,26 @@ pub(crate) fn plan(model: &Model) -> EdgePlan {
         Some(ShapePlan { vni, line: o.line, overlay: o.name.clone(), shape: o.shape? })
     };
     let shapes = model.by_name().overlays.values().filter_map(|o| shape(o.as_ref())).collect();
-    EdgePlan { ports: plan.collect(), circuits, shapes }
+    let vm_ports = model.by_name().vm_ports.values().filter_map(|p| vm_port(model, p)).collect();
+    let g = model.gateway();
+    let uplinks = g.map(|g| g.uplinks.clone()).unwrap_or_default();
+    // Ethernet inside, UDP, VXLAN, and the larger of the outer headers that there may be.
+    let overhead = if g.is_some_and(|g| g.vtep6.is_some()) { 70 } else { 50 };
+    EdgePlan { ports: plan.collect(), circuits, shapes, vm_ports, uplinks, overhead }
+}
+
+fn vm_port(model: &Model, p: &VmPort) -> Option<VmPortPlan> {
+    let (vpc, mac, vm) = model.vm_of_name(&p.vm)?;
+    let first = vm.addresses.iter().find_map(|a| if let IpAddr::V4(a) = a { Some(*a) } else { None });
+    let lease = first.and_then(|address| {
+        let local = vpc.routes().filter_map(|(prefix, target)| match (prefix, target) {
+            (Prefix::V4(net), Scope::Local) if net.contains(&address) => Some(net),
+            _ => None,
+        });
+        let net = local.max_by_key(|net| net.prefix_len())?;
+        let inside = |a: &IpAddr| if let IpAddr::V4(a) = a { Some(*a).filter(|a| net.contains(a)) } else { None };
+        let gateway = vpc.spec().gateways.iter().find_map(inside)?;
+        Some((address.to_bits(), net.prefix_len(), gateway.to_bits()))
+    });
+    Some(VmPortPlan { interface: p.interface.clone(), vni: vpc.spec().vni, mac: mac.0, lease })
 }

@@ -11,7 +11,7 @@ mod routing;
 use abi::Vni;
 pub use commit::{gateway_settings, tenant_settings, CompilePlan};
 pub use conntrack::{durations, shares, state_table, ConntrackPlan, InlinePlan};
-pub use edge::{EdgePlan, EdgePortPlan, ShapePlan};
+pub use edge::{EdgePlan, EdgePortPlan, ShapePlan, VmPortPlan};
 pub use evpn::{own, EvpnPlan, EvpnVpc, Own};
 pub use routing::{RoutingLine, RoutingPlan};
 

@@ -16,7 +16,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 /// Kinds that a node has for itself: the controller takes none.
-pub const OF_MACHINES: [Kind; 5] = [Kind::Gateway, Kind::Server, Kind::EdgePort, Kind::Overlay, Kind::EvpnInstance];
+pub const OF_MACHINES: [Kind; 6] =
+    [Kind::Gateway, Kind::Server, Kind::EdgePort, Kind::Overlay, Kind::EvpnInstance, Kind::VmPort];
 
 /// What a change is for a cluster.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -42,7 +42,7 @@ pub(crate) fn path_back<R: Recorder>(
 
 /// The class in which an answer to the packet's sender waits for its turn, 0: it does not. What a site asks for takes of its line's rate, too.
 pub(crate) fn class_back<R: Recorder>(w: &Work<'_, R>, p: &Packet) -> u16 {
-    p.came.map_or(0, |circuit| w.tables.circuit_class(&circuit))
+    p.came.filter(|_| p.guest.is_none()).map_or(0, |circuit| w.tables.circuit_class(&circuit))
 }
 
 /// What a frame leaves in on that path, in a VNI.

@@ -5,7 +5,8 @@ use abi::{flow_hash_v4, DropReason, Mac, Stage, VM_FLAG_GATEWAY};
 use wire::{arp, ethernet};
 
 use crate::answer::{self, Back};
-use crate::packet::Packet;
+use crate::framing::vmport;
+use crate::packet::{Addr, Packet};
 use crate::record::{Event, Recorder};
 use crate::work::Work;
 use crate::{Frame, Verdict};
@@ -19,6 +20,13 @@ pub(crate) fn answer<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &mut Frame
     let request = arp::Repr::parse(body).map_err(|_| DropReason::ArpMalformed)?;
     if request.operation != arp::REQUEST || request.sender_ip == request.target_ip {
         return Err(DropReason::ArpNotRequest);
+    }
+    if p.guest.is_some_and(|mac| mac != request.sender_mac) {
+        return Err(DropReason::VmPortMac);
+    }
+    // Who asks whether an address is free has none yet (RFC 5227).
+    if request.sender_ip != 0 {
+        vmport::check_address(w, p, Addr::v4(request.sender_ip), false)?;
     }
     let found = w.tables.vm4(p.vni, request.target_ip, p.tenant.generation());
     let vm = found.ok_or(DropReason::ArpUnknownTarget)?;

@@ -276,8 +276,7 @@ fn parse_all<R: Recorder>(w: &mut Work<'_, R>, block: &mut [FastPacket], frames:
             w.prefetch_frame(next);
         }
         l.next = Next::Stages;
-        // What a customer sends is no tunnel, whatever it looks like.
-        let parsed = w.edge_port(f.ifindex).is_none() && parse(f.data(), s, &template, l);
+        let parsed = w.is_uplink(f.ifindex) && parse(f.data(), s, &template, l);
         if let (true, Some(flows)) = (parsed, &w.flows) {
             l.places = flows.cache.places(l.key);
         }

@@ -21,6 +21,7 @@ mod arp;
 mod connection;
 mod connections;
 mod control;
+mod dhcp;
 mod echo;
 mod fast;
 mod flow_cache;
@@ -47,6 +48,7 @@ extern crate self as gateway;
 
 pub use connections::{BeginLog, Connections, EndLog, RefusalLog, Refused};
 pub use control::{is_control, Controls, Towards};
+pub use dhcp::{Lease, Leases, Message as DhcpMessage};
 pub use flow_cache::FlowCache;
 pub use frame::{Batch, Frame, Generated, Output, Unresolved, Verdict, Waiting, BATCH_MAX, HEADROOM};
 pub use handover::{Handover, Handovers, Role};

@@ -6,6 +6,7 @@ use wire::icmpv6::{self, kind};
 use wire::{ethernet, ipv6, nd, protocol};
 
 use crate::answer::{self, Back};
+use crate::framing::vmport;
 use crate::packet::{Addr, Packet};
 use crate::record::{Event, Recorder};
 use crate::stages::parse::source_v6;
@@ -25,6 +26,11 @@ struct Question {
 #[cold]
 pub(crate) fn answer<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &mut Frame<'_>) -> Result<Verdict, DropReason> {
     let q = check(p.inner_frame(f), p.macs(f).1)?;
+    let asker = Addr::v6(q.asker);
+    // Who asks whether an address is free has none yet; link-local ones are the VM's own affair, and reach nobody but the gateway.
+    if q.asker != 0 && asker.hi >> 54 != 0xfe80 >> 6 {
+        vmport::check_address(w, p, asker, true)?;
+    }
     let found = w.tables.vm6(p.vni, Addr::v6(q.target).halves(), p.tenant.generation());
     let vm = found.ok_or(DropReason::NdUnknownTarget)?;
     let (mac, router) = match vm.flags & VM_FLAG_GATEWAY {

@@ -162,6 +162,8 @@ pub(crate) struct Packet {
 
     /// The circuit that it came by. None: it came in a tunnel, or plain.
     pub came: Option<Circuit>,
+    /// It came by a VM's port: that VM's MAC address. Then the circuit is the port.
+    pub guest: Option<u64>,
     /// It is for the routing daemon behind that circuit's TAP.
     pub control: bool,
     /// The circuit that it leaves by, and the MAC address of the CE. None: it goes to a VM, or to the Internet.
@@ -242,6 +244,7 @@ impl Packet {
         hops: 0,
         room: 0,
         came: None,
+        guest: None,
         control: false,
         leaves: None,
         inward: false,
@@ -273,6 +276,7 @@ impl Packet {
         self.hops = 0;
         self.room = 0;
         self.came = None;
+        self.guest = None;
         self.control = false;
         self.leaves = None;
         self.inward = false;
@@ -346,6 +350,7 @@ mod tests {
             hops: 2,
             room: 1400,
             came: Some(Circuit::default()),
+            guest: Some(1),
             leaves: Some((Circuit::default(), 1)),
             inward: true,
             hairpin: true,
@@ -367,7 +372,7 @@ mod tests {
         );
         assert_eq!((p.attributed, p.located, p.next, p.hops, p.room), (false, false, Next::Nothing, 0, 0));
         assert_eq!((p.inward, p.hairpin, p.policy, p.prefetched.is_none(), p.public), (false, false, 0, true, None));
-        assert_eq!((p.server, p.mark, p.came, p.leaves), (None, Mark::None, None, None));
+        assert_eq!((p.server, p.mark, p.came, p.guest, p.leaves), (None, Mark::None, None, None, None));
         assert_eq!((p.dst_vpc().vni, p.v6()), (RED, false));
     }
 

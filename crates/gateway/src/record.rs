@@ -67,6 +67,8 @@ pub enum Event {
     Circuit { port: IfIndex, tags: Vec<u16>, vni: Vni, inner: &'static str, inner_len: usize },
     /// The circuit that a packet leaves by.
     Line { port: IfIndex, tags: Vec<u16>, ce: Mac, mtu: u16 },
+    /// The port of the VM of this node that a packet is for.
+    VmPort { port: IfIndex, mac: Mac, mtu: u16 },
     /// The inner flow.
     Flow { src: IpAddr, dst: IpAddr, protocol: u8, src_port: u16, dst_port: u16, hash: u64 },
     /// The inner frame is wrong, which is reported once the tenant is known.
@@ -211,6 +213,7 @@ impl std::fmt::Display for Event {
             Event::Line { port, tags, ce, mtu } => {
                 write!(f, "line by edge port {port}, {}, CE {ce}, mtu {mtu}", tags_text(tags))
             }
+            Event::VmPort { port, mac, mtu } => write!(f, "VM {mac} of this node by port {port}, MTU {mtu}"),
             Event::Bytes { before, after } => write!(f, "{} bytes rewritten to {}", before.len(), after.len()),
             Event::Generated { bytes, ifindex } => write!(f, "{} bytes of the gateway's own sent on port {ifindex}", bytes.len()),
             Event::Session { inner, outer, state, inward } => {

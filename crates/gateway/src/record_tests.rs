@@ -55,6 +55,10 @@ fn each_event_is_told_in_words() {
         ),
         (Event::Member { vni: Vni(7), source: v4(1) }, "10.0.0.1 may send for vni 7"),
         (Event::SourceNotChecked { source: v4(1) }, "source 10.0.0.1 not checked (sourceCheck is off)"),
+        (
+            Event::VmPort { port: IfIndex(5), mac: a, mtu: 1450 },
+            "VM 02:00:00:00:00:01 of this node by port 5, MTU 1450",
+        ),
         (Event::LineElsewhere { to: v4(9) }, "its line is at another node: sent to 10.0.0.9"),
         (Event::HandedOver { to: v4(9), back: false }, "its session may be another cluster's: handed over to 10.0.0.9"),
         (Event::HandedOver { to: v6, back: true }, "its session may be another cluster's: handed back to ::1"),

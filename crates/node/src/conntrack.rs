@@ -16,13 +16,13 @@ use crate::states::{Hand, States};
 use crate::sweep::{Sweep, BUDGET, SWEEPS};
 use crate::uplinks::interface;
 use abi::{IfIndex, LineNo, Vni};
-use compile::{Compile, ConntrackPlan, EdgePlan, EdgePortPlan, InlinePlan};
+use compile::{Compile, ConntrackPlan, EdgePlan, EdgePortPlan, InlinePlan, VmPortPlan};
 use conntrack::nat::{Binding, Flow, PublicEndpoint, Translator};
 use conntrack::upgrade::Image;
 use conntrack::{Options, SessionInfo, SessionMemory, TenantLimits, Tracker};
 use conntrack_compact::Backing;
 use filter::Filter;
-use gateway::Connections;
+use gateway::{Connections, Lease, Leases};
 use model::Model;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -31,7 +31,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use tables::{CircuitSpec, Commit, EdgePortSpec, GroupId, InlinePort, InlineSpec, RoutesChange, Tables, Writer};
+use tables::{
+    CircuitSpec, Commit, EdgePortSpec, GroupId, InlinePort, InlineSpec, RoutesChange, Tables, VmPortSpec, Writer,
+};
 
 /// Time between two looks at what has expired.
 const EXPIRE: Duration = Duration::from_millis(100);
@@ -61,7 +63,7 @@ pub struct Conntrack {
     /// What the tables have been told of inline pairs; none: nothing yet.
     inline: Mutex<Option<Vec<InlineSpec>>>,
     /// The same of edge ports and circuits.
-    edge: Mutex<Option<(Vec<EdgePortSpec>, Vec<CircuitSpec>)>>,
+    edge: Mutex<Option<(Vec<EdgePortSpec>, Vec<CircuitSpec>, Vec<VmPortSpec>)>>,
     shaping: Arc<Shaping>,
 }
 
@@ -348,18 +350,23 @@ impl Conntrack {
             None => coming.ports.contains(p),
         });
         edge.ports.extend(coming.ports.into_iter().filter(|p| p.interface.is_some()));
+        let known: BTreeSet<String> = edge.vm_ports.iter().map(|p| p.interface.clone()).collect();
+        edge.vm_ports.extend(coming.vm_ports.into_iter().filter(|p| !known.contains(&p.interface)));
         self.enter_edge(writer, edge)
     }
 
     fn enter_edge(&self, writer: &mut Writer, edge: EdgePlan) -> Result<(), NodeError> {
-        let mut specs = (edge.ports.iter().filter_map(edge_port_spec).collect::<Vec<_>>(), edge.circuits);
+        let ports = edge.ports.iter().filter_map(edge_port_spec).collect::<Vec<_>>();
+        let (vms, leases) = vm_ports(&edge);
+        let mut specs = (ports, edge.circuits, vms);
+        self.connections.set_leases(leases);
         let mut told = self.edge.lock();
         let classes = self.shaping.expect(&edge.shapes)?;
         for c in &mut specs.1 {
             c.class = classes.get(&(c.vni, c.line)).copied().unwrap_or(0);
         }
         if told.as_ref() != Some(&specs) {
-            writer.set_edge(&specs.0, &specs.1).map_err(NodeError::system("entering circuits"))?;
+            writer.set_ports(&specs.0, &specs.1, &specs.2).map_err(NodeError::system("entering circuits"))?;
             *told = Some(specs);
         }
         self.shaping.settle(&classes);
@@ -502,6 +509,23 @@ fn edge_port_spec(plan: &EdgePortPlan) -> Option<EdgePortSpec> {
     Some(edge_port(plan, i.ifindex, i.mtu.min(u32::from(u16::MAX)) as u16))
 }
 
+/// Ports towards VMs by the numbers of their interfaces, as far as these are there, and what DHCP tells the VMs.
+fn vm_ports(edge: &EdgePlan) -> (Vec<VmPortSpec>, Leases) {
+    let mtu_of = |name: &str| interface(name).ok().map(|i| i.mtu.min(u32::from(u16::MAX)) as u16);
+    let room = edge.uplinks.iter().filter_map(|u| mtu_of(u)).map(|mtu| mtu.saturating_sub(edge.overhead)).min();
+    let (mut specs, mut leases) = (Vec::new(), Vec::new());
+    for p in &edge.vm_ports {
+        let Ok(i) = interface(&p.interface) else { continue };
+        let mtu = i.mtu.min(u32::from(u16::MAX)) as u16;
+        specs.push(VmPortSpec { ifindex: i.ifindex, mtu, vni: p.vni, mac: p.mac });
+        if let Some((address, bits, gateway)) = p.lease {
+            let mtu = room.map_or(mtu, |room| room.min(mtu));
+            leases.push((p.vni, p.mac, Lease { address, bits, gateway, mtu }));
+        }
+    }
+    (specs, Leases::new(leases))
+}
+
 fn edge_port(plan: &EdgePortPlan, ifindex: IfIndex, mtu: u16) -> EdgePortSpec {
     EdgePortSpec { number: plan.number, ifindex, mtu, tags: plan.tags, tpids: plan.tpids, tun: plan.tun, at: None }
 }
@@ -572,5 +596,9 @@ pub fn enter(writer: &mut Writer, model: &Model) -> Result<(), NodeError> {
         None => EdgePortSpec::elsewhere(p.number, &p.at),
     };
     let ports: Vec<_> = plan.edge.ports.iter().map(port).collect();
-    writer.set_edge(&ports, &plan.edge.circuits).map_err(NodeError::system("entering circuits"))
+    // And VM port n has 201 + n.
+    let vm_port =
+        |(n, p): (u32, &VmPortPlan)| VmPortSpec { ifindex: IfIndex(201 + n), mtu: u16::MAX, vni: p.vni, mac: p.mac };
+    let vms: Vec<_> = (0..).zip(&plan.edge.vm_ports).map(vm_port).collect();
+    writer.set_ports(&ports, &plan.edge.circuits, &vms).map_err(NodeError::system("entering circuits"))
 }

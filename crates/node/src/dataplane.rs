@@ -51,6 +51,8 @@ pub struct Service {
     pub inline: bool,
     /// Those of them that are towards customers: so must frames for any VPC's gateway address.
     pub edge: Vec<String>,
+    /// Those of them that are towards VMs: the same holds for these.
+    pub vms: Vec<String>,
     /// Those of these that are TUN interfaces.
     pub tuns: Vec<String>,
     /// How they are to be served.
@@ -68,15 +70,24 @@ impl Service {
         let vteps = g.vtep4.map(IpAddr::V4).into_iter().chain(g.vtep6.map(IpAddr::V6)).collect();
         let edge: Vec<String> = model.by_name().edge_ports.values().filter_map(|p| p.interface.clone()).collect();
         let tuns = model.by_name().edge_ports.values().filter(|p| p.tun).filter_map(|p| p.interface.clone()).collect();
+        let vms: Vec<String> = model.by_name().vm_ports.values().map(|p| p.interface.clone()).collect();
         Service {
             tuns,
-            uplinks: g.ports().into_iter().chain(edge.iter().cloned()).collect(),
+            uplinks: g.ports().into_iter().chain(edge.iter().cloned()).chain(vms.iter().cloned()).collect(),
+            vms,
             inline: g.role == model::GatewayRole::Filter,
             edge,
             engine: g.engine,
             vteps,
             port: g.vxlan_port,
         }
+    }
+}
+
+impl Service {
+    /// Whether a port is towards customers or VMs: then no tunnel comes by it, and tags are a part of its frames.
+    fn towards_others(&self, name: &str) -> bool {
+        self.edge.iter().chain(&self.vms).any(|n| n == name)
     }
 }
 
@@ -386,7 +397,7 @@ impl DataPlane {
         }
         self.leave(&interfaces);
         for i in &interfaces {
-            if self.service.inline || self.service.edge.contains(&i.name) {
+            if self.service.inline || self.service.towards_others(&i.name) {
                 let refused = |source| NodeError::Uplink { name: i.name.clone(), what: "promiscuous mode", source };
                 crate::uplinks::promiscuous(&i.name).map_err(refused)?;
             }
@@ -395,8 +406,13 @@ impl DataPlane {
         // all of them at once.
         self.silence(&interfaces)?;
         if let Some(xdp) = self.xdp.as_ref().filter(|_| self.service.engine != Engine::AfPacket) {
+            // VMs come and go: each needs a slot that one before it has left.
+            xdp.keep_ports(&interfaces.iter().map(|i| i.ifindex).collect::<Vec<_>>())?;
             for i in interfaces.iter().filter(|i| !self.service.tuns.contains(&i.name)) {
-                xdp.add_port(i.ifindex)?;
+                match self.service.vms.contains(&i.name) {
+                    true => xdp.add_vm_port(i.ifindex)?,
+                    false => xdp.add_port(i.ifindex)?,
+                };
             }
         }
         // Before the first program is attached, so that each packet that it punts finds a listener: until the workers run it waits in
@@ -416,7 +432,7 @@ impl DataPlane {
         self.served = interfaces.iter().map(|i| (i.name.clone(), i.ifindex)).collect();
         self.uplinks = interfaces.iter().zip(&modes).map(|(i, mode)| uplink(i, mode)).collect();
         let user =
-            interfaces.iter().zip(&modes).any(|(i, mode)| *mode == "user" && !self.service.edge.contains(&i.name));
+            interfaces.iter().zip(&modes).any(|(i, mode)| *mode == "user" && !self.service.towards_others(&i.name));
         self.silencer = None;
         if user && !self.service.inline {
             // Before the workers: so the kernel is never heard in between.
@@ -564,7 +580,7 @@ impl DataPlane {
                     .collect::<Result<_, _>>()
                     .map_err(refused)?;
             }
-            let edge = self.service.edge.contains(&i.name);
+            let edge = self.service.towards_others(&i.name);
             for (list, mut socket) in ports.iter_mut().zip(open) {
                 socket.keep_tags(edge);
                 if self.service.tuns.contains(&i.name) {

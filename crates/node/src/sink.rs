@@ -4,6 +4,7 @@
 use crate::conntrack::{lead, Egresses};
 use parking_lot::Mutex;
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use tables::{GroupId, NexthopId, Writer};
 use underlay::{Change, Sink};
@@ -63,6 +64,8 @@ impl TableSink {
                 if let Some(family) = family {
                     lead(writer, family == 1, line);
                 }
+                // VMs of an NC that is this node are behind its own ports, whatever the kernel says of its address.
+                let line = line.filter(|_| !is_own(writer, *nc));
                 let bound = writer.bind_nc_group(*nc, line) || family.is_some();
                 bound.then_some(()).ok_or_else(|| format!("NC {nc} is not in the tables"))
             }
@@ -88,6 +91,18 @@ impl TableSink {
         let Self { groups, nexthops, stale_groups, stale_nexthops, .. } = self;
         stale_groups.retain(|line| !groups.values().any(|g| g == line) && !writer.remove_group(*line));
         stale_nexthops.retain(|line| !nexthops.values().any(|n| n == line) && !writer.remove_nexthop(*line));
+    }
+}
+
+/// Whether an address is the node's own tunnel address.
+fn is_own(writer: &Writer, nc: IpAddr) -> bool {
+    let tables = writer.tables();
+    match nc {
+        IpAddr::V4(a) => a.to_bits() == tables.vtep4(),
+        IpAddr::V6(a) => {
+            let (hi, lo) = tables.vtep6();
+            a.to_bits() == u128::from(hi) << 64 | u128::from(lo)
+        }
     }
 }
 

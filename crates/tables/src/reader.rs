@@ -20,8 +20,8 @@ mod internet;
 mod locate;
 mod versions;
 
-pub(crate) use edge::circuit_by_vni;
-pub use edge::{circuit_by_tags, Circuit, CircuitFound, EdgePort};
+pub use edge::{circuit_by_tags, Circuit, CircuitFound, EdgePort, VmPort};
+pub(crate) use edge::{circuit_by_vni, vm_port_bucket_key, VM_PORT_MAC};
 pub use inline::InlineEnd;
 pub use internet::Public;
 pub use versions::FlowVersions;
@@ -575,17 +575,23 @@ impl Tables {
     /// A ring to the software path begins, empty, with so many entries. Its number is port slot · 64 + receive queue. From now on the fast
     /// path gives each tenant a share of it, which holds as long as [`Tables::punts_taken`] says what was taken.
     pub fn open_punt_ring(&self, ring: u32, entries: u32) {
-        self.punt_ring(ring).store(u64::from(entries) << 32, Ordering::Relaxed);
+        let Some(word) = self.punt_ring(ring) else { return };
+        word.store(u64::from(entries) << 32, Ordering::Relaxed);
         self.root.word(root!(punt_epoch)).fetch_add(1, Ordering::Relaxed);
     }
 
     /// So many packets were taken from a ring.
     pub fn punts_taken(&self, ring: u32, packets: u64) {
-        less(self.punt_ring(ring), packets, |_| true);
+        if let Some(word) = self.punt_ring(ring) {
+            less(word, packets, |_| true);
+        }
     }
 
     /// So many packets were lost on the way to a ring, no one knows whose: what all have in it is counted anew.
     pub fn punts_lost(&self, ring: u32, packets: u64) {
+        if self.punt_ring(ring).is_none() {
+            return;
+        }
         self.punts_taken(ring, packets);
         self.root.word(root!(punt_epoch)).fetch_add(1, Ordering::Relaxed);
     }
@@ -614,8 +620,9 @@ impl Tables {
         }
     }
 
-    fn punt_ring(&self, ring: u32) -> &AtomicU64 {
-        self.root.word(root!(punt_rings) + 8 * (ring % PUNT_RINGS) as usize)
+    /// The word of a ring of an uplink. A VM port's has none: all in it is of one VPC.
+    fn punt_ring(&self, ring: u32) -> Option<&AtomicU64> {
+        (ring < PUNT_RINGS).then(|| self.root.word(root!(punt_rings) + 8 * ring as usize))
     }
 
     /// Punts of a tenant that the meters let through and that they dropped.

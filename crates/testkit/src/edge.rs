@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The part of a region that makes the node a provider edge: ports towards customers and their circuits.
+//! The part of a region that makes the node a provider edge, or a host: ports towards customers and their circuits, ports towards VMs.
 
 use crate::layers::Mac;
 use crate::lex::{CaseError, Cursor, Word};
-use crate::region::Region;
+use crate::region::{Region, Vm, Vpc};
 use abi::{IfIndex, Vni};
+use gateway::Lease;
 use std::fmt;
 use std::net::IpAddr;
-use tables::{CircuitSpec, EdgePortSpec};
+use tables::{CircuitSpec, EdgePortSpec, VmPortSpec};
 
 type Parsed<T> = Result<T, CaseError>;
 
@@ -18,6 +19,19 @@ pub struct Edge {
     pub ports: Vec<EdgePort>,
     /// Circuits.
     pub circuits: Vec<Circuit>,
+    /// Ports towards VMs.
+    pub vm_ports: Vec<VmPort>,
+}
+
+/// A port towards a VM of this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VmPort {
+    /// Interface.
+    pub port: u32,
+    /// Name of the VM.
+    pub vm: String,
+    /// What DHCP tells it: bits of its prefix, the gateway, the MTU.
+    pub dhcp: Option<(u8, u32, u16)>,
 }
 
 /// A port towards customers.
@@ -53,14 +67,32 @@ pub struct Circuit {
 }
 
 /// Statements of this part.
-pub const STATEMENTS: &[&str] = &["edge", "circuit"];
+pub const STATEMENTS: &[&str] = &["edge", "circuit", "vmport"];
 
 /// Carries out one of [`STATEMENTS`].
 pub fn statement(c: &mut Cursor<'_>, first: &Word, region: &mut Region) -> Parsed<()> {
-    match first.text == "edge" {
-        true => edge_port(c, region),
-        false => circuit(c, region),
+    match first.text.as_str() {
+        "edge" => edge_port(c, region),
+        "vmport" => vm_port(c, region),
+        _ => circuit(c, region),
     }
+}
+
+fn vm_port(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<()> {
+    let port = c.number("port towards the VM", u64::from(u32::MAX))? as u32;
+    let vm = c.next("the name of a VM")?;
+    if !region.vpcs.iter().flat_map(|v| &v.vms).any(|known| known.name == vm.text) {
+        return Err(c.error(vm, &format!("VM `{}` is not known here", vm.text)));
+    }
+    let vm = vm.text.clone();
+    let mut dhcp = None;
+    if c.eat("dhcp") {
+        let (bits, gateway) = (c.number("bits of the prefix", 32)? as u8, c.ipv4()?.to_bits());
+        dhcp = Some((bits, gateway, c.number("MTU", 0xffff)? as u16));
+    }
+    region.edge.vm_ports.retain(|p| p.port != port);
+    region.edge.vm_ports.push(VmPort { port, vm, dhcp });
+    Ok(())
 }
 
 fn edge_port(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<()> {
@@ -117,6 +149,10 @@ pub fn delete(c: &mut Cursor<'_>, what: &str, region: &mut Region) -> Parsed<boo
             let port = c.number("port towards customers", u64::from(u32::MAX))? as u32;
             region.edge.ports.retain(|e| e.port != port);
         }
+        "vmport" => {
+            let port = c.number("port towards the VM", u64::from(u32::MAX))? as u32;
+            region.edge.vm_ports.retain(|p| p.port != port);
+        }
         "circuit" => {
             let (vni, line) = (c.vni()?, c.number("line", 255)? as u8);
             region.edge.circuits.retain(|o| (o.vni, o.line) != (vni, line));
@@ -153,12 +189,43 @@ impl Region {
         (self.edge.ports.iter().map(port).collect(), self.edge.circuits.iter().filter_map(circuit).collect())
     }
 
+    /// For the writer: ports towards VMs that are there.
+    pub fn vm_port_specs(&self) -> Vec<VmPortSpec> {
+        let spec = |p: &VmPort| {
+            let (vpc, vm) = self.vm_of(p)?;
+            let mtu = self.port(p.port).map_or(0, |p| p.mtu);
+            Some(VmPortSpec { ifindex: IfIndex(p.port), mtu, vni: Vni(vpc.vni), mac: vm.mac.number() })
+        };
+        self.edge.vm_ports.iter().filter_map(spec).collect()
+    }
+
+    /// The VM behind a port, and its VPC.
+    pub fn vm_of(&self, p: &VmPort) -> Option<(&Vpc, &Vm)> {
+        self.vpcs.iter().find_map(|v| Some((v, v.vms.iter().find(|vm| vm.name == p.vm)?)))
+    }
+
+    /// What DHCP tells VMs of this node.
+    pub fn leases(&self) -> Vec<(Vni, u64, Lease)> {
+        let lease = |p: &VmPort| {
+            let ((vpc, vm), (bits, gateway, mtu)) = (self.vm_of(p)?, p.dhcp?);
+            Some((Vni(vpc.vni), vm.mac.number(), Lease { address: vm.v4?.to_bits(), bits, gateway, mtu }))
+        };
+        self.edge.vm_ports.iter().filter_map(lease).collect()
+    }
+
     /// The bytes of the tags of a circuit's frames. None: its port is no edge port, or has other tags.
     pub fn tag_bytes(&self, c: &Circuit) -> Option<Vec<u8>> {
         let port = self.edge.ports.iter().find(|e| e.port == c.port)?;
         let pairs = port.tpids.iter().zip(&c.tags);
         let bytes = pairs.flat_map(|(tpid, vid)| [tpid.to_be_bytes(), vid.to_be_bytes()].concat()).collect();
         (port.tpids.len() == c.tags.len()).then_some(bytes)
+    }
+
+    /// The port by which a frame for a VM of this node leaves: it has the MAC addresses of that VM and its VPC.
+    pub fn vm_port_of(&self, frame: &[u8]) -> Option<u32> {
+        let is =
+            |p: &&VmPort| self.vm_of(p).is_some_and(|(vpc, vm)| frame.starts_with(&[vm.mac.0, vpc.mac.0].concat()));
+        self.edge.vm_ports.iter().find(is).map(|p| p.port)
     }
 
     /// The circuit that a frame for a CE leaves by: of those whose tags and CE it has, the one with most tags.
@@ -188,6 +255,13 @@ impl fmt::Display for Edge {
             }
             if c.gateway != 0 {
                 write!(f, " control {}", std::net::Ipv4Addr::from_bits(c.gateway))?;
+            }
+            writeln!(f)?;
+        }
+        for p in &self.vm_ports {
+            write!(f, "  vmport {} {}", p.port, p.vm)?;
+            if let Some((bits, gateway, mtu)) = p.dhcp {
+                write!(f, " dhcp {bits} {} {mtu}", std::net::Ipv4Addr::from_bits(gateway))?;
             }
             writeln!(f)?;
         }

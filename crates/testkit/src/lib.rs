@@ -20,7 +20,6 @@ pub mod ports;
 pub mod print;
 pub mod punts;
 pub mod random;
-mod random_edge;
 pub mod region;
 pub mod rng;
 pub mod runner;

@@ -55,9 +55,10 @@ impl Loader {
         if region.inline_specs() != self.region.inline_specs() {
             self.writer.set_inline(&region.inline_specs()).map_err(|e| format!("wires cannot be written: {e}"))?;
         }
-        if region.edge_specs() != self.region.edge_specs() {
-            let (ports, circuits) = region.edge_specs();
-            self.writer.set_edge(&ports, &circuits).map_err(|e| format!("circuits cannot be written: {e}"))?;
+        let specs = |r: &Region| (r.edge_specs(), r.vm_port_specs());
+        if specs(region) != specs(&self.region) {
+            let ((ports, circuits), vms) = specs(region);
+            self.writer.set_ports(&ports, &circuits, &vms).map_err(|e| format!("circuits cannot be written: {e}"))?;
         }
         self.region = region.clone();
         Ok(())

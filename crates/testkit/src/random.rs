@@ -4,13 +4,17 @@
 //! The addresses come from a small pool, so that prefixes of every length nest, overlap and repeat over tenants, and most
 //! packets get far. Then some fields are made wrong, some bytes flipped, some frames cut.
 
+mod edges;
+mod hosts;
+
 use crate::layers::*;
 use crate::oracle;
 use crate::region::*;
 use crate::rng::Rng;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-pub use crate::random_edge::{change_circuits, edge_of, edge_packet, packet_to_customer};
+pub use edges::{change_circuits, edge_of, edge_packet, packet_to_customer};
+pub use hosts::{host_of, vm_packet};
 
 /// How large a random region is.
 #[derive(Clone, Copy, Debug)]

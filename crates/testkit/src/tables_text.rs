@@ -11,7 +11,7 @@ use std::net::IpAddr;
 type Parsed<T> = Result<T, CaseError>;
 
 const STATEMENTS: &str =
-    "node option limit port nexthop nc vpc host route vm name pool snat elastic forward internet sessions handover rule member pick-up states wire server edge circuit delete";
+    "node option limit port nexthop nc vpc host route vm name pool snat elastic forward internet sessions handover rule member pick-up states wire server edge circuit vmport delete";
 
 /// Carries out one statement. `names` grows by what the statement defines.
 pub fn statement(file: &str, words: &[Word], region: &mut Region, names: &mut Names) -> Parsed<()> {
@@ -431,7 +431,7 @@ fn delete(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<Defined> {
         other if internet::delete(c, other, region)? || groups::delete(c, other, region)? => (),
         other if inline::delete(c, other, region)? || edge::delete(c, other, region)? => (),
         other => {
-            let known = "vpc route vm nc snat elastic forward pool group member server edge circuit";
+            let known = "vpc route vm nc snat elastic forward pool group member server edge circuit vmport";
             return Err(c.error(word, &format!("`{other}` is none of: {known}")));
         }
     }

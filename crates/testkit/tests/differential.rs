@@ -17,7 +17,7 @@ use testkit::layers::{Layer, Packet};
 use testkit::oracle::{may_send, place, Place};
 use testkit::print;
 use testkit::random::{self, Size};
-use testkit::region::{Region, Target, Vpc};
+use testkit::region::{Region, Target, Vm, Vpc};
 use testkit::rng::Rng;
 use testkit::runner::{describe, End, Engine, Seen};
 use testkit::user::UserEngine;
@@ -107,6 +107,9 @@ fn rust_and_xdp_agree_on_random_packets() {
         if done == 0 || rng.chance(60) {
             random::edge_of(&mut rng, &mut region);
         }
+        if done == 0 || rng.chance(60) {
+            random::host_of(&mut rng, &mut region);
+        }
         pair.start(&region).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{region}"));
         for i in 1..=PER_REGION {
             if i % (PER_REGION / 4) == 0 {
@@ -115,6 +118,8 @@ fn rust_and_xdp_agree_on_random_packets() {
                 pair.change(&region).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{region}"));
             }
             let customers = rng.chance(20).then(|| random::edge_packet(&mut rng, &region)).flatten();
+            let customers =
+                customers.or_else(|| rng.chance(20).then(|| random::vm_packet(&mut rng, &region)).flatten());
             let uplink = |rng: &mut Rng| (random::packet(rng, &region), 1 + rng.below(2) as u32);
             let (packet, port) = customers.unwrap_or_else(|| uplink(&mut rng));
             let frame = packet.encode();
@@ -142,6 +147,8 @@ fn rust_and_xdp_agree_on_random_packets() {
     assert!(seen.get("forward").is_some_and(|n| *n * 8 > done as u64), "too few packets are forwarded");
     let edge = seen.keys().filter(|what| what.starts_with("drop edge_")).count();
     assert!(edge >= 8, "too few kinds of faults of customers: {edge}");
+    let vms = seen.keys().filter(|what| what.starts_with("drop vm_port_")).count();
+    assert_eq!(vms, 3, "kinds of faults of VMs");
     assert!(seen.len() >= 40, "too few kinds of outcome: {}", seen.len());
 }
 
@@ -358,7 +365,7 @@ impl<E: Side> Pair<E> {
                 describe(&slow)
             ));
         }
-        let edge = region.edge.ports.iter().any(|e| e.port == port);
+        let edge = region.edge.ports.iter().any(|e| e.port == port) || vm_of(region, port).is_some();
         let in_software = !edge && path_of(frame, region, port) & abi::POLICY_PATH_SOFTWARE != 0;
         if self.one.punts() && in_software && fast.punt.is_none() && matches!(fast.end, End::Forward(..)) {
             return Err("XDP sends on what is to be served in software".into());
@@ -425,9 +432,17 @@ fn path_of(frame: &[u8], region: &Region, port: u32) -> u64 {
         let circuits = region.edge.circuits.iter().filter(|c| c.port == port);
         return circuits.filter_map(|c| region.vpc(c.vni)).fold(0, |paths, vpc| paths | vpc.path);
     }
+    if let Some((vpc, _)) = vm_of(region, port) {
+        return vpc.path;
+    }
     let inner = if frame[12..14] == [0x86, 0xdd] { 70 } else { 50 };
     let vni = frame.get(inner - 4..inner - 1).map(|b| u32::from_be_bytes([0, b[0], b[1], b[2]]));
     vni.and_then(|vni| region.vpc(vni)).map_or(0, |vpc| vpc.path)
+}
+
+/// The VM behind a port, and its VPC.
+fn vm_of(region: &Region, port: u32) -> Option<(&Vpc, &Vm)> {
+    region.edge.vm_ports.iter().find(|p| p.port == port).and_then(|p| region.vm_of(p))
 }
 
 /// What XDP may hand over, by what the Rust path made of it: never known unicast.
@@ -442,6 +457,7 @@ fn allowed(frame: &[u8], region: &Region, slow: &Seen, port: u32) -> Vec<PuntRea
         frame.get(14).is_some_and(|b| b & 15 > 5)
     };
     let edge = region.edge.ports.iter().find(|e| e.port == port).map(|e| 4 * e.tpids.len());
+    let edge = edge.or_else(|| vm_of(region, port).map(|_| 0));
     if outer && edge.is_none() {
         return vec![PuntReason::OuterOptions];
     }
@@ -480,6 +496,10 @@ fn allowed(frame: &[u8], region: &Region, slow: &Seen, port: u32) -> Vec<PuntRea
         End::Forward(..) if !slow.generated.is_empty() || padded(&dissect(&bare(frame))) => {
             out.push(PuntReason::IcmpDue)
         }
+        End::Drop(D::VmPortMac | D::VmPortSource) => {
+            out.extend([PuntReason::Arp, PuntReason::Nd, PuntReason::GatewayAddress]);
+        }
+        End::Drop(D::DhcpRefused) => out.extend([PuntReason::VmDhcp, PuntReason::GatewayAddress]),
         End::Drop(D::ArpMalformed | D::ArpNotRequest | D::ArpUnknownTarget | D::ArpOwnProbe) => {
             out.push(PuntReason::Arp)
         }
@@ -567,6 +587,10 @@ fn sent_on(frame: &[u8], bytes: &[u8], to: Option<IpAddr>) -> bool {
 /// Whether a frame was sent where the naive oracle says.
 fn sent_to(region: &Region, place: &Place<'_>, frame: &[u8], (port, bytes): (Option<u32>, &[u8])) -> bool {
     match place {
+        Place::Vm(vpc, vm) if Some(vm.nc) == region.vtep4.map(IpAddr::V4) => {
+            let there = region.edge.vm_ports.iter().find(|p| port.is_none_or(|n| n == p.port) && p.vm == vm.name);
+            there.is_some() && bytes.starts_with(&[vm.mac.0, vpc.mac.0].concat())
+        }
         Place::Vm(vpc, vm) => {
             let Some((_, nc, out_vni, _)) = plain(bytes) else { return false };
             let inner = if nc.is_ipv4() { 50 } else { 70 };
@@ -634,6 +658,42 @@ fn opinion_of_edge(region: &Region, frame: &[u8], slow: &Seen, port: u32) -> Res
     }
 }
 
+/// The naive oracle's opinion of what became of a VM's frame.
+fn opinion_of_vm(region: &Region, frame: &[u8], slow: &Seen, (vpc, vm): (&Vpc, &Vm)) -> Result<(), String> {
+    use DropReason as D;
+    let wrong = |what: String| Err(format!("the naive oracle says {what}; the Rust path:{}", describe(slow)));
+    let own = frame.get(6..12) == Some(&vm.mac.0[..]);
+    let arp = frame.get(12..14) == Some(&[8, 6]);
+    if frame.len() >= 14 && !own != matches!(slow.end, End::Drop(D::VmPortMac)) && !arp {
+        return wrong(format!("its own MAC address: {own}"));
+    }
+    let ends = match frame.get(12..15) {
+        Some([8, 0, 0x45]) => v4(frame, 26).zip(v4(frame, 30)),
+        Some([0x86, 0xdd, _]) => v6(frame, 22).zip(v6(frame, 38)),
+        _ => None,
+    };
+    let Some((from, to)) = ends.filter(|_| own) else { return Ok(()) };
+    let is = [vm.v4.map(IpAddr::V4), vm.v6.map(IpAddr::V6)].contains(&Some(from));
+    let place = place(region, vpc.vni, to);
+    match &slow.end {
+        End::Forward(out, bytes) if !is || !sent_to(region, &place, frame, (*out, bytes)) => {
+            wrong(format!("{place:?}, from its own address {from}: {is}"))
+        }
+        End::Drop(D::VmPortSource) if is => wrong(format!("{from} is its own")),
+        End::Drop(D::VmPortNone) if !matches!(place, Place::Vm(_, vm) if Some(vm.nc) == region.vtep4.map(IpAddr::V4)) => {
+            wrong(format!("{place:?}"))
+        }
+        End::Drop(
+            r @ (D::RouteNone | D::RouteBlackhole | D::RoutePeerLoop | D::ScopeInternet | D::ScopeLine | D::VmUnknown),
+        ) if !matches!(place, Place::Nowhere(p) if p == *r) => match place {
+            // A line at another node is for what comes in a tunnel.
+            Place::Line(_, c) if *r == D::ScopeLine && !elsewhere(region, c).is_empty() => Ok(()),
+            place => wrong(format!("{place:?}")),
+        },
+        _ => Ok(()),
+    }
+}
+
 /// Whether a frame of a circuit is ARP, BGP or BFD for this address.
 fn for_daemon(gateway: u32, frame: &[u8]) -> bool {
     let to = |at: usize| frame.get(at..at + 4) == Some(&gateway.to_be_bytes());
@@ -657,6 +717,9 @@ fn opinion(region: &Region, frame: &[u8], slow: &Seen, port: u32) -> Result<(), 
     use DropReason as D;
     if region.edge.ports.iter().any(|e| e.port == port) && !region.edge.circuits.is_empty() {
         return opinion_of_edge(region, frame, slow, port);
+    }
+    if let Some(vm) = vm_of(region, port) {
+        return opinion_of_vm(region, frame, slow, vm);
     }
     let Some((source, _, vni, to)) = plain(frame) else { return Ok(()) };
     let wrong = |what: &str| Err(format!("the naive oracle says {what}; the Rust path:{}", describe(slow)));

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Messages from the kernel and from the daemon: netlink, capture events, and what is shown of their frames.
+//! Messages from the kernel, from the daemon and from VMs: netlink, capture events and what is shown of their frames, DHCP.
 
 use super::Target;
+use gateway::{DhcpMessage, Lease};
 use underlay::netlink::{self, Parsed};
 
 /// Netlink datagrams.
@@ -102,5 +103,37 @@ impl Target for Event {
             testkit::random::Size { vpcs: 3, vms: 4, routes: 4, deep_routes: 0, ncs: 4 },
         );
         (0..60).map(|_| testkit::random::packet(&mut r, &region).encode()).collect()
+    }
+}
+
+/// What VMs ask a DHCP server, and what they are answered.
+pub struct Dhcp;
+
+impl Target for Dhcp {
+    fn name(&self) -> &'static str {
+        "dhcp"
+    }
+
+    fn run(&mut self, input: &[u8]) -> u64 {
+        let lease = Lease { address: 0x0a00_0005, bits: 24, gateway: 0x0a00_0001, mtu: 1450 };
+        let Some(message) = DhcpMessage::read(input) else { return 0 };
+        let Some((to, mac, said)) = message.answered(&lease) else { return 1 };
+        assert!((300..600).contains(&said.len()), "{} bytes", said.len());
+        assert_eq!((said[0], &said[4..8], &said[28..34]), (2, &input[4..8], &input[28..34]), "its own answer");
+        assert!(to == u32::MAX || mac.0 >> 40 == u64::from(input[28]), "to whom it is");
+        2 + u64::from(said[242])
+    }
+
+    fn seeds(&self) -> Vec<Vec<u8>> {
+        let message = |options: &[u8]| {
+            let mut b = vec![0; 236];
+            b[..4].copy_from_slice(&[1, 1, 6, 0]);
+            b[28..34].copy_from_slice(&[2, 0, 0, 0, 0, 5]);
+            [&b, &[0x63, 0x82, 0x53, 0x63][..], options].concat()
+        };
+        vec![
+            message(&[53, 1, 1, 61, 3, 1, 2, 3, 255]),
+            message(&[53, 1, 3, 50, 4, 10, 0, 0, 5, 54, 4, 10, 0, 0, 1, 255]),
+        ]
     }
 }

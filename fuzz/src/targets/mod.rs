@@ -47,6 +47,7 @@ pub fn all() -> Vec<Box<dyn Target>> {
         Box::new(captures::Capture),
         Box::new(messages::Netlink),
         Box::new(messages::Event),
+        Box::new(messages::Dhcp),
         Box::new(profiles::Profile),
         Box::new(agents::Agents),
         Box::new(rules::Rules),

@@ -20,6 +20,7 @@ use filter::{Filter, Side};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use std::sync::Arc;
 
+use crate::dhcp::Leases;
 use crate::handover::Handovers;
 use crate::l4::L4;
 use crate::nat::{binding, Nat};
@@ -34,6 +35,7 @@ pub struct Connections {
     filter: RwLock<Arc<Filter>>,
     states: RwLock<Option<Arc<Shared>>>,
     handovers: RwLock<Arc<Handovers>>,
+    leases: RwLock<Leases>,
 }
 
 /// Who hears of what.
@@ -85,6 +87,7 @@ impl Connections {
             filter: RwLock::default(),
             states: RwLock::default(),
             handovers: RwLock::default(),
+            leases: RwLock::default(),
         }
     }
 
@@ -138,6 +141,18 @@ impl Connections {
         handovers.go_on(&self.handovers());
         *self.handovers.write() = Arc::new(handovers);
         self.evaluate_strays();
+    }
+
+    /// What the VMs of this node are told by DHCP.
+    pub(crate) fn leases(&self) -> RwLockReadGuard<'_, Leases> {
+        self.leases.read()
+    }
+
+    /// Brings other leases into force.
+    pub fn set_leases(&self, mut leases: Leases) {
+        let mut all = self.leases.write();
+        leases.go_on(&all);
+        *all = leases;
     }
 
     /// Whether packets without a connection are for more than a state table to judge: rules without state may let them go on, or another

@@ -5,6 +5,7 @@
 pub(crate) mod inline;
 pub(crate) mod plain;
 pub(crate) mod qinq;
+pub(crate) mod vmport;
 pub(crate) mod vxlan;
 
 use abi::{DropReason, Vni};
@@ -17,11 +18,14 @@ use crate::settings::Settings;
 use crate::work::{Path, Work};
 use crate::{Frame, Verdict};
 
-/// Lays bare a packet that came by an uplink or by an edge port. `Err(Pass)`: it is none of the gateway's.
+/// Lays bare a packet that came by an uplink, by an edge port or by a VM port. `Err(Pass)`: it is none of the gateway's.
 #[inline(always)]
 pub(crate) fn decapsulate<R: Recorder>(w: &Work<'_, R>, p: &mut Packet, f: &Frame<'_>) -> Result<(), Verdict> {
     if let Some(port) = w.edge_port(f.ifindex) {
         return qinq::decapsulate(w.tables, port, f.data(), p);
+    }
+    if let Some(port) = w.vm_port(f.ifindex) {
+        return vmport::decapsulate(&port, f.data(), p);
     }
     match vxlan::decapsulate(f.data(), &w.settings, p) {
         Err(Verdict::Pass) if w.sessions.is_some() && w.tables.public_roots() != 0 => plain::decapsulate(w, p, f),

@@ -113,6 +113,9 @@ pub(crate) struct Tags {
 }
 
 impl Tags {
+    /// None at all, as a VM's port has it.
+    pub const NONE: Tags = Tags { count: 0, words: [0; 2] };
+
     fn of(c: &Circuit) -> Tags {
         let word = |i: usize| u32::from(c.port.tpids[i]) << 16 | u32::from(c.tags[i]);
         Tags { count: c.port.tags, words: [word(0), word(1)] }

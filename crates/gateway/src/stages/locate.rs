@@ -6,11 +6,11 @@ use tables::VmEntry;
 use wire::{ethernet, ipv6};
 
 use super::route::lookup_vm;
-use crate::framing::qinq;
+use crate::framing::{qinq, vmport};
 use crate::packet::{framed, Kind, Packet};
 use crate::record::{Event, Recorder};
 use crate::work::{Path, Work};
-use crate::{echo, fragment, Frame, Verdict};
+use crate::{dhcp, echo, fragment, Frame, Verdict};
 
 /// The destination VM, and what must be loaded for it.
 #[inline(always)]
@@ -45,7 +45,8 @@ pub(crate) fn find<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Fra
         if p.inward {
             return Err(DropReason::VmUnknown.into());
         }
-        return Err(echo::answer(w, p, f).unwrap_or_else(Verdict::Drop));
+        let answered = if dhcp::is_for_server(p, f) { dhcp::answer(w, p, f) } else { echo::answer(w, p, f) };
+        return Err(answered.unwrap_or_else(Verdict::Drop));
     }
     if p.ttl <= 1 {
         return Err(DropReason::TtlExpired.into());
@@ -64,7 +65,10 @@ pub(crate) fn find<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Fra
 pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>) -> Result<Path, Verdict> {
     let mut path = match p.leaves {
         Some((circuit, ce)) => qinq::path(&circuit, ce),
-        None => w.path_to(p.vm.nc, p.flow)?,
+        None => match w.path_to(p.vm.nc, p.flow) {
+            Err(DropReason::UnderlayNoRoute) => vmport::path(w, p)?,
+            path => path?,
+        },
     };
     if R::ON {
         note_path(w, p, &path);
@@ -120,6 +124,9 @@ fn note_path<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, path: &Path) {
     if let Some((c, ce)) = p.leaves {
         let tags = c.vids().to_vec();
         return w.note(p, Stage::Locate, Event::Line { port: n.ifindex, tags, ce: Mac(ce), mtu: n.mtu });
+    }
+    if path.tags.is_some() {
+        return w.note(p, Stage::Locate, Event::VmPort { port: n.ifindex, mac: Mac(n.dmac), mtu: n.mtu });
     }
     w.note(
         p,

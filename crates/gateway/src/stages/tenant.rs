@@ -6,13 +6,13 @@ use abi::{DropReason, Mac, Stage, TENANT_NAT, VM_FLAG_GATEWAY};
 use tables::Tables;
 use wire::{ethernet, ipv4, ipv6};
 
-use crate::framing::qinq;
+use crate::framing::{qinq, vmport};
 use crate::nat::outward;
 use crate::packet::{Addr, Kind, Packet};
 use crate::record::{Event, Recorder};
 use crate::stages::parse::{bad_addresses_v6, misaddressed_v4};
 use crate::work::Work;
-use crate::{arp, echo, nd, Frame, Verdict};
+use crate::{arp, dhcp, echo, nd, Frame, Verdict};
 
 /// Finds the tenant and starts to load its counter.
 #[inline(always)]
@@ -56,7 +56,9 @@ pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Fram
     if p.inner_error.is_some() || matches!(p.kind, Kind::Arp | Kind::Nd) {
         return Err(not_routed(w, p, f));
     }
-    if p.came.is_some() {
+    if p.guest.is_some() {
+        vmport::check_source(w, p, f)?;
+    } else if p.came.is_some() {
         qinq::check_source(w.tables, p, f)?;
     }
     Ok(())
@@ -95,6 +97,7 @@ fn for_daemon<R: Recorder>(w: &Work<'_, R>, p: &Packet) -> Verdict {
 fn not_routed<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>) -> Verdict {
     let answer = match (p.inner_error, p.kind) {
         (Some(DropReason::InnerLinkLocal), _) => own_address(w, p, f),
+        (Some(DropReason::InnerBroadcast), _) if dhcp::is_for_server(p, f) => dhcp::answer(w, p, f),
         (Some(reason), _) => Err(reason),
         (None, Kind::Arp) => arp::answer(w, p, f),
         (None, _) => nd::answer(w, p, f),
@@ -129,6 +132,9 @@ fn own_address<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'
     // Nobody is answered who cannot be reached on the link.
     if to.is_none_or(|vm| vm.flags & VM_FLAG_GATEWAY == 0) || from.is_some_and(|why| why != refused) {
         return Err(refused);
+    }
+    if from.is_none() {
+        vmport::check_source(w, p, f)?;
     }
     p.inner_tos = tos;
     echo::answer(w, p, f)

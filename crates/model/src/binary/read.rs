@@ -329,8 +329,7 @@ impl Load {
             }
         }
         if let Some(g) = &m.gateway {
-            let own = [g.vtep4.map(IpAddr::V4), g.vtep6.map(IpAddr::V6)];
-            if let Some(a) = own.into_iter().flatten().find(|a| m.nc_addrs.contains_key(a)) {
+            if let Some(a) = g.barred().into_iter().flatten().find(|a| m.nc_addrs.contains_key(a)) {
                 return Err(format!("{a} belongs to the gateway and to an NC"));
             }
         }

@@ -23,6 +23,8 @@ fields! {
         vtep4: Option<Ipv4Addr> = "spec.vtep.ipv4", underlay4().optional();
         /// The gateway's own IPv6 tunnel address.
         vtep6: Option<Ipv6Addr> = "spec.vtep.ipv6", underlay6().optional();
+        /// Where VMs run. `here`: this node is a host of VMs, too; an Nc may have its tunnel address, and VmPorts tie the VMs of that Nc to interfaces.
+        vms_here: bool = "spec.vms", choice(&[("elsewhere", false), ("here", true)]).or(false).shy();
         /// UDP port of VXLAN, on receipt and when sending.
         vxlan_port: u16 = "spec.vxlanPort", int(1, 65_535).or(4789);
         /// Interfaces that carry the underlay.
@@ -86,6 +88,16 @@ impl Gateway {
     /// A gateway with every default.
     pub fn new(name: Name) -> Gateway {
         Gateway { name, ..Gateway::usual() }
+    }
+
+    /// Its own tunnel addresses, which no Nc may have: none if VMs run here.
+    pub(crate) fn barred(&self) -> [Option<IpAddr>; 2] {
+        let own = [self.vtep4.map(IpAddr::V4), self.vtep6.map(IpAddr::V6)];
+        if self.vms_here {
+            [None; 2]
+        } else {
+            own
+        }
     }
 
     /// Every interface that the node serves.

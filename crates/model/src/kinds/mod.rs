@@ -29,6 +29,7 @@ mod snat;
 mod tenant;
 mod timeouts;
 mod vm;
+mod vm_port;
 mod vpc;
 
 pub use cluster::*;
@@ -57,6 +58,7 @@ pub use snat::*;
 pub use tenant::*;
 pub use timeouts::*;
 pub use vm::*;
+pub use vm_port::*;
 pub use vpc::*;
 
 use crate::declare::{Field, Fields, Referred};
@@ -304,8 +306,9 @@ kinds! {
         EdgePort in edge_ports = 18,
         Overlay in overlays = 19,
         EvpnInstance in evpn_instances = 20,
+        VmPort in vm_ports = 21,
         #[cfg(test)]
-        Probe in probes = 21,
+        Probe in probes = 22,
     }
 }
 

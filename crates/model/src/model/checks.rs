@@ -46,7 +46,7 @@ impl<'a> Tx<'a> {
     pub(super) fn check_underlay(&mut self) {
         let docs = self.docs;
         let Some(gateway) = self.model.gateway.clone() else { return };
-        let own = [gateway.vtep4.map(IpAddr::V4), gateway.vtep6.map(IpAddr::V6)];
+        let own = gateway.barred();
         for item in &docs.puts {
             match &item.object {
                 Object::Gateway(g) => {
@@ -177,8 +177,8 @@ pub(super) fn room(model: &Model, docs: &crate::Documents) -> [u64; Kind::ALL.le
 impl Model {
     /// What stands against this model taking the gateway of another one: an NC with its address, a limit.
     pub(super) fn faults_under_gateway(&self, gateway: &Gateway, before: [(Kind, u64, u64); 4]) -> Vec<ConfigError> {
-        let own =
-            [("spec.vtep.ipv4", gateway.vtep4.map(IpAddr::V4)), ("spec.vtep.ipv6", gateway.vtep6.map(IpAddr::V6))];
+        let [v4, v6] = gateway.barred();
+        let own = [("spec.vtep.ipv4", v4), ("spec.vtep.ipv6", v6)];
         let mut problems = Vec::new();
         for (field, address) in own {
             let Some((address, nc)) = address.and_then(|a| Some((a, *self.nc_addrs.get(&a)?))) else { continue };

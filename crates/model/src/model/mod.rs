@@ -28,6 +28,7 @@ mod state;
 mod structure;
 mod undo;
 mod view;
+mod vm_ports;
 
 use abi::Vni;
 pub(crate) use apply::sort_errors;

@@ -85,6 +85,7 @@ impl Model {
             self.server_faults(&mut out, described);
             self.edge_faults(&mut out, described);
             self.evpn_faults(&mut out, described);
+            self.vm_port_faults(&mut out, described);
             if region {
                 self.region_faults(&mut out, described);
             }
@@ -354,7 +355,8 @@ impl<'a> Tx<'a> {
                 let overlays = ["spec.vpc", "spec.port", "spec.customer", "spec.overlay", "spec.line"];
                 let instances = ["spec.vpc", "spec.import", "spec.rd"];
                 let evpn = instances.iter().any(|field| unsure(Kind::EvpnInstance, field));
-                evpn || ports.contains(&true) || overlays.iter().any(|field| unsure(Kind::Overlay, field))
+                let own = ["spec.vm", "spec.interface"].iter().any(|field| unsure(Kind::VmPort, field));
+                own || evpn || ports.contains(&true) || overlays.iter().any(|field| unsure(Kind::Overlay, field))
             }
             Problem::VmUnfit { vm, .. } => self.failed.contains(&(Kind::Vm, vm.as_str().into())),
             Problem::ServerElsewhere { server, .. } => {

@@ -163,6 +163,13 @@ impl Model {
         self.tunnel_ends.get_or_init(|| Arc::new(self.nc_addresses().collect())).clone()
     }
 
+    /// A VM by its name: its VPC, its MAC address, what it is.
+    pub fn vm_of_name(&self, name: &str) -> Option<(VpcView<'_>, Mac, VmView<'_>)> {
+        let (vpc, mac) = self.find_vm(name)?;
+        let view = self.view(vpc);
+        Some((view, mac, view.vm(mac)?))
+    }
+
     /// The VPC and the first IPv4 address of a VM by its name.
     pub fn vm_ipv4(&self, name: &str) -> Option<(VpcView<'_>, Ipv4Addr)> {
         let (vpc, mac) = self.find_vm(name)?;

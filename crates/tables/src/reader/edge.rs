@@ -47,6 +47,44 @@ impl Circuit {
     }
 }
 
+/// A port towards a VM of this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VmPort {
+    /// Interface.
+    pub ifindex: IfIndex,
+    /// What fits behind an Ethernet header, bytes.
+    pub mtu: u16,
+    /// The VM's VPC.
+    pub vni: Vni,
+    /// The VM's MAC address.
+    pub mac: u64,
+}
+
+impl VmPort {
+    /// As a circuit without tags: how its frames look.
+    pub fn circuit(&self) -> Circuit {
+        let port = EdgePort { mtu: self.mtu, ifindex: self.ifindex, ..EdgePort::default() };
+        Circuit { port, ..Circuit::default() }
+    }
+
+    fn of((word, value): (u64, u64)) -> VmPort {
+        VmPort {
+            ifindex: IfIndex(word as u32 & CIRCUIT_IFINDEX_MASK),
+            mtu: (value >> CIRCUIT_MTU_SHIFT) as u16,
+            vni: Vni((word >> CIRCUIT_TAGS_SHIFT) as u32 & 0xff_ffff),
+            mac: value & VM_PORT_MAC,
+        }
+    }
+}
+
+/// The MAC address in a VM port's entry.
+pub(crate) const VM_PORT_MAC: u64 = (1 << CIRCUIT_MTU_SHIFT) - 1;
+
+/// By what the bucket is found that has a VM's port.
+pub(crate) fn vm_port_bucket_key(vni: Vni, mac: u64) -> u64 {
+    u64::from(vni) << 40 ^ mac
+}
+
 /// What the tags of a frame lead to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CircuitFound {
@@ -111,15 +149,40 @@ impl Tables {
 
     /// CIRCUIT word and value of a key.
     fn circuit(&self, key: u64) -> Option<(u64, u64)> {
+        self.circuit_in(key, |word, _| word & (CIRCUIT_VALID | CIRCUIT_KEY_MASK) == CIRCUIT_VALID | key)
+    }
+
+    /// The first entry that is meant, in the bucket of `bucket_key`.
+    fn circuit_in(&self, bucket_key: u64, meant: impl Fn(u64, u64) -> bool) -> Option<(u64, u64)> {
         let table = self.root.get(root!(circuits));
         let (first, buckets) = (LineNo(table as u32), (table >> TABLE_REF_BUCKETS_SHIFT) as u32);
         if buckets == 0 {
             return None;
         }
-        let line = first + bucket_of(hash1(key, self.salt()), buckets) * 2;
+        let line = first + bucket_of(hash1(bucket_key, self.salt()), buckets) * 2;
         let (keys, values) = (self.at(line), self.at(line + 1));
-        let slot = (0..8).find(|s| keys.word(*s) & (CIRCUIT_VALID | CIRCUIT_KEY_MASK) == CIRCUIT_VALID | key)?;
-        Some((keys.word(slot), values.word(slot)))
+        (0..8).map(|s| (keys.word(s), values.word(s))).find(|(word, value)| meant(*word, *value))
+    }
+
+    /// There are ports towards VMs of this node.
+    #[inline(always)]
+    pub fn has_vm_ports(&self) -> bool {
+        self.root.get(root!(vm_ports)) != 0
+    }
+
+    /// The VM port that an interface is.
+    pub fn vm_port(&self, ifindex: IfIndex) -> Option<VmPort> {
+        if !self.has_vm_ports() || ifindex.0 > CIRCUIT_IFINDEX_MASK {
+            return None;
+        }
+        self.circuit(CIRCUIT_VM_PORT | u64::from(ifindex.0)).map(VmPort::of)
+    }
+
+    /// The port of a VM of this node, by its VPC and MAC address.
+    pub fn vm_port_of(&self, vni: Vni, mac: u64) -> Option<VmPort> {
+        let wanted = CIRCUIT_VALID | CIRCUIT_VM_MAC | u64::from(vni) << CIRCUIT_TAGS_SHIFT;
+        let meant = |word: u64, value| word & !u64::from(CIRCUIT_IFINDEX_MASK) == wanted && value & VM_PORT_MAC == mac;
+        self.circuit_in(vm_port_bucket_key(vni, mac), meant).map(VmPort::of)
     }
 
     /// Whose a frame with these tags is.

@@ -3,7 +3,7 @@
 
 use super::world::*;
 use crate::*;
-use abi::{IfIndex, Vni, CIRCUITS_MAX};
+use abi::{IfIndex, Vni, CIRCUITS_MAX, VM_PORTS_MAX};
 use std::sync::Arc;
 
 fn port(number: u8, ifindex: u32, tags: u8) -> EdgePortSpec {
@@ -125,4 +125,37 @@ fn a_key_is_entered_once() {
         (CircuitFound::Vpc(Vni(7), 0), CircuitFound::Vpc(Vni(7), 0))
     );
     assert_eq!(t.circuit_by_line(Vni(7), 0).unwrap().0.tags, [1, 1]);
+}
+
+/// Ports towards VMs are found by interface, and by VPC and MAC address, beside circuits; all 256 at once, and none that has gone.
+#[test]
+fn vm_ports_are_found_both_ways() {
+    let memory: Arc<dyn Memory> = Arc::new(HeapMemory::new().unwrap());
+    let mut w = Writer::create(memory, WriterOptions::default()).unwrap();
+    w.commit(&first()).unwrap();
+    let t = w.tables();
+    let spec = |n: u32| VmPortSpec {
+        ifindex: IfIndex(100 + n),
+        mtu: 1500,
+        vni: Vni(n % 3),
+        mac: 0x0200_0000_0000 + u64::from(n / 3),
+    };
+    let all: Vec<VmPortSpec> = (0..VM_PORTS_MAX).map(spec).collect();
+    assert!(!t.has_vm_ports() && t.vm_port(IfIndex(100)).is_none());
+    w.set_ports(&[port(0, 3, 2)], &[circuit(0, 1, 1, (7, 0))], &all).unwrap();
+    for p in &all {
+        let found = t.vm_port(p.ifindex).unwrap();
+        assert_eq!((found.ifindex, found.mtu, found.vni, found.mac), (p.ifindex, p.mtu, p.vni, p.mac));
+        assert_eq!(t.vm_port_of(p.vni, p.mac), Some(found));
+    }
+    assert!(t.has_vm_ports() && t.circuit_by_line(Vni(7), 0).is_some() && t.edge_port(IfIndex(100)).is_none());
+    // The same MAC address in another VPC, and an interface that is none.
+    assert_eq!((t.vm_port_of(Vni(3), all[0].mac), t.vm_port(IfIndex(99)), t.vm_port(IfIndex(3))), (None, None, None));
+    w.set_ports(&[], &[], &all[1..]).unwrap();
+    assert_eq!((t.vm_port(all[0].ifindex), t.vm_port_of(all[0].vni, all[0].mac)), (None, None));
+    assert!(t.vm_port(all[1].ifindex).is_some() && t.is_edge());
+    // An index that the table has no room for is left out.
+    let far = VmPortSpec { ifindex: IfIndex(1 << 30), ..all[0] };
+    w.set_ports(&[], &[], &[far]).unwrap();
+    assert!(!t.has_vm_ports() && t.vm_port(far.ifindex).is_none());
 }

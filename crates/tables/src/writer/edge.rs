@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The provider edge: ports towards customers, and the exact table of their circuits.
+//! The provider edge: ports towards customers, and the exact table of their circuits. Ports towards VMs of this node are in that table, too.
 //!
 //! The table is small (a circuit for each overlay of a customer, thousands) and changes seldom. So each change builds it anew beside the one
 //! in force, with so many buckets that no key needs a chain, and one store of its TABLE_REF word swaps them. A packet sees the old circuits or
@@ -9,7 +9,7 @@
 use super::versions::Concerned;
 use super::{nc_key, Writer};
 use crate::arena::Block;
-use crate::reader::{circuit_by_tags, circuit_by_vni};
+use crate::reader::{circuit_by_tags, circuit_by_vni, vm_port_bucket_key, VM_PORT_MAC};
 use abi::*;
 use memory::{root, Lines};
 use std::collections::BTreeSet;
@@ -65,6 +65,37 @@ pub struct CircuitSpec {
     pub gateway: u32,
 }
 
+/// A port towards a VM of this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct VmPortSpec {
+    /// Interface; an index of 2^30 or more is left out.
+    pub ifindex: IfIndex,
+    /// What fits behind an Ethernet header, bytes.
+    pub mtu: u16,
+    /// The VM's VPC.
+    pub vni: Vni,
+    /// The VM's MAC address.
+    pub mac: u64,
+}
+
+impl VmPortSpec {
+    /// Its entries: by its interface, and by VPC and MAC address.
+    fn entries(&self) -> [(u64, u64); 2] {
+        let word = CIRCUIT_VALID | u64::from(self.vni) << CIRCUIT_TAGS_SHIFT | u64::from(self.ifindex.0);
+        let value = u64::from(self.mtu) << CIRCUIT_MTU_SHIFT | self.mac;
+        [(word | CIRCUIT_VM_PORT, value), (word | CIRCUIT_VM_MAC, value)]
+    }
+}
+
+/// By what the bucket of an entry is found.
+fn bucket_key((word, value): (u64, u64)) -> u64 {
+    let key = word & CIRCUIT_KEY_MASK;
+    match key & CIRCUIT_BY_VNI == 0 && key & CIRCUIT_VM_MAC == CIRCUIT_VM_MAC {
+        true => vm_port_bucket_key(Vni((word >> CIRCUIT_TAGS_SHIFT) as u32 & 0xff_ffff), value & VM_PORT_MAC),
+        false => key,
+    }
+}
+
 /// Slots of a bucket.
 const SLOTS: usize = 8;
 /// Lines of a bucket.
@@ -89,8 +120,20 @@ impl Writer {
     /// Replaces edge ports and circuits. Of two with the same key the first one counts. The frames of a port that changes are left to the
     /// host for a moment, and never taken for what comes by an uplink.
     pub fn set_edge(&mut self, ports: &[EdgePortSpec], circuits: &[CircuitSpec]) -> io::Result<()> {
+        self.set_ports(ports, circuits, &[])
+    }
+
+    /// The same with the ports towards VMs of this node.
+    pub fn set_ports(
+        &mut self,
+        ports: &[EdgePortSpec],
+        circuits: &[CircuitSpec],
+        vms: &[VmPortSpec],
+    ) -> io::Result<()> {
         let mut keys = BTreeSet::new();
+        let vms: Vec<&VmPortSpec> = vms.iter().filter(|p| p.ifindex.0 <= CIRCUIT_IFINDEX_MASK).collect();
         let entries = circuits.iter().take(CIRCUITS_MAX as usize).flat_map(CircuitSpec::entries);
+        let entries = entries.chain(vms.iter().flat_map(|p| p.entries()));
         let entries: Vec<(u64, u64)> = entries.filter(|(word, _)| keys.insert(word & CIRCUIT_KEY_MASK)).collect();
         let old = self.circuit_block();
         let new = match entries.is_empty() && ports.is_empty() {
@@ -99,7 +142,7 @@ impl Writer {
         };
         let concerned = self.concerned_circuits(&entries);
         let words = self.port_words(ports);
-        self.change(&concerned, |w| w.publish_edge(&words, new));
+        self.change(&concerned, |w| w.publish_edge(&words, new, vms.len() as u64));
         self.pending.blocks.extend(old);
         self.settle();
         Ok(())
@@ -137,8 +180,8 @@ impl Writer {
         words
     }
 
-    /// Puts ports and a table of circuits in place.
-    fn publish_edge(&self, words: &[(u64, u64); EDGE_PORTS_MAX as usize], circuits: u64) {
+    /// Puts ports and a table of circuits in place, in which there are so many VM ports.
+    fn publish_edge(&self, words: &[(u64, u64); EDGE_PORTS_MAX as usize], circuits: u64, vms: u64) {
         let root = &self.store.root;
         let places = |i: usize| (root!(edge_ports) + 8 * i, root!(edge_tpids) + 8 * i);
         for (i, (word, tpids)) in words.iter().enumerate() {
@@ -151,6 +194,7 @@ impl Writer {
             }
         }
         root.set(root!(circuits), circuits);
+        root.set(root!(vm_ports), vms);
         words.iter().enumerate().for_each(|(i, (word, _))| root.set(places(i).0, *word));
     }
 
@@ -166,7 +210,7 @@ impl Writer {
         let buckets = enough_buckets(entries, self.store.salt);
         let first = self.store.arena.alloc_zeroed(buckets * BUCKET, 2, false)?;
         for (word, value) in entries {
-            let at = first + bucket_of(hash1(word & CIRCUIT_KEY_MASK, self.store.salt), buckets) * BUCKET;
+            let at = first + bucket_of(hash1(bucket_key((*word, *value)), self.store.salt), buckets) * BUCKET;
             put(&self.store.lines, at, *word, *value);
         }
         Ok(u64::from(buckets) << TABLE_REF_BUCKETS_SHIFT | u64::from(first))
@@ -185,9 +229,13 @@ impl Writer {
     }
 }
 
-/// The VPC of an entry. None: it says that a customer is known, on which no packet depends that goes on.
+/// The VPC of an entry. None: it says that a customer is known, on which no packet depends that goes on; or it is a VM port's, and no cache notes
+/// what comes or goes by one.
 fn vni_of((word, value): (u64, u64)) -> Option<u32> {
     let key = word & CIRCUIT_KEY_MASK;
+    if key & (CIRCUIT_BY_VNI | CIRCUIT_VM_PORT) == CIRCUIT_VM_PORT {
+        return None;
+    }
     let vni = if key & CIRCUIT_BY_VNI != 0 { key >> 8 } else { value } as u32 & 0xff_ffff;
     (vni != 0).then_some(vni)
 }
@@ -197,8 +245,8 @@ fn enough_buckets(entries: &[(u64, u64)], salt: u64) -> u32 {
     let mut buckets = (entries.len() as u32 / 2).next_power_of_two();
     loop {
         let mut used = vec![0u8; buckets as usize];
-        let fits = entries.iter().all(|(word, _)| {
-            let n = &mut used[bucket_of(hash1(word & CIRCUIT_KEY_MASK, salt), buckets) as usize];
+        let fits = entries.iter().all(|entry| {
+            let n = &mut used[bucket_of(hash1(bucket_key(*entry), salt), buckets) as usize];
             *n += 1;
             usize::from(*n) <= SLOTS
         });

@@ -184,8 +184,8 @@ impl XdpRunner {
         let bytes = self.out[..len].to_vec();
         let ports = &self.state.as_ref().expect("started").region.ports;
         let region = &self.state.as_ref().expect("started").region;
-        // A frame for a CE has the VPC's address as its source.
-        let line = |b: &[u8]| region.circuit_of(b).map(|c| c.port);
+        // A frame for a CE, or for a VM of this node, has the VPC's address as its source.
+        let line = |b: &[u8]| region.circuit_of(b).map(|c| c.port).or_else(|| region.vm_port_of(b));
         let by =
             |b: &[u8]| ports.iter().find(|p| b.get(6..12) == Some(&p.mac.0[..])).map(|p| p.ifindex).or_else(|| line(b));
         let ended = |n: u64| n == 1;

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
+/*
+ * Framing vmport: a plain Ethernet frame of a VM of this node, on a port of its own. The port names the VPC and the VM. The order of checks is
+ * docs/design/vswitch.md.
+ */
+#ifndef TUNNY_VMPORT_H
+#define TUNNY_VMPORT_H
+
+#include "qinq.h"
+#include "../tables/nc.h"
+
+#define DHCP_SERVER_PORT 67
+
+/* The frame of a VM: fills the VPC and who it is. `word`, `mac`: what is known of the port. GO or a verdict. */
+static __always_inline int vmport_decapsulate(struct packet *p, struct end *e, __u64 word, __u64 mac)
+{
+	void *data = front(p->ctx);
+
+	if (data + ETH_BYTES > behind(p->ctx))
+		return short_of(p, ETH_BYTES, DROP_OUTER_TRUNCATED);
+	mac &= (1ULL << TUNNY_CIRCUIT_MTU_SHIFT) - 1;
+	if ((load_be64(data + 4) & ((1ULL << 48) - 1)) != mac)
+		return DROP_VM_PORT_MAC;
+	p->vni = vm_port_vni(word);
+	/* Nothing is around the packet that could say anything else than it says itself. */
+	p->outer_tos = 0;
+	p->sender_lo = 0;
+	/* All of it, in however many buffers. */
+	frame_holds(p, 0xffffffff);
+	p->inner_at = 0;
+	p->inner_bytes = p->bytes > 0xffff ? 0xffff : p->bytes;
+	p->bytes = p->inner_bytes;
+	e->edge = 1;
+	e->guest = mac;
+	e->vni = p->vni;
+	e->inner_bytes = p->inner_bytes;
+	return GO;
+}
+
+/* A VM sends from its own addresses alone: the source's entry in the VPC is that of the port's VM. GO or the drop. Global, verified once. */
+__noinline int tunny_guest_source(struct xdp_md *ctx, const struct end *e, __u64 roots, __u32 v6)
+{
+	struct tunny_root *root = map_value(&tunny_root, 0);
+	struct walk *w = map_value(&tunny_walks, 0);
+	void *ip = front(ctx) + ETH_BYTES;
+
+	if (!e || !root || !w)
+		return DROP_TABLE_FAULT;
+	if (v6) {
+		if (ip + IPV6_BYTES > behind(ctx))
+			return DROP_VM_PORT_SOURCE;
+		walk_to(w, e->vni, 1, load_be64(ip + 8), load_be64(ip + 16));
+	} else {
+		if (ip + IPV4_BYTES > behind(ctx))
+			return DROP_VM_PORT_SOURCE;
+		walk_to(w, e->vni, 0, 0, load_be32(ip + 12));
+	}
+	w->roots = roots;
+	if (!find_vm(root, w) || w->vm.flags & TUNNY_VM_FLAG_GATEWAY)
+		return DROP_VM_PORT_SOURCE;
+	return w->vm.mac == e->guest ? GO : DROP_VM_PORT_SOURCE;
+}
+
+/* Whether a frame of a VM for everybody is for a DHCP server. */
+static __always_inline int asks_dhcp(struct xdp_md *ctx)
+{
+	void *ip = front(ctx) + ETH_BYTES;
+
+	if (ip + IPV4_BYTES + 4 > behind(ctx))
+		return 0;
+	return *(__u8 *)ip == 0x45 && *(__u8 *)(ip + 9) == IPPROTO_UDP && load_be16(ip + IPV4_BYTES + 2) == DHCP_SERVER_PORT &&
+	       !(load_be16(ip + 6) & (IP_MF | IP_OFFSET));
+}
+
+#define NEAR_NONE (1ULL << 63)
+
+/*
+ * The port of a destination whose NC is this node: interface, and the MTU at 32. NEAR_NONE: it has none. 0: the NC is another node.
+ */
+__noinline __u64 tunny_near(__u32 vni, __u64 mac, __u32 nc)
+{
+	const struct tunny_root *root = map_value(&tunny_root, 0);
+	struct tunny_nc_record *record;
+	__u64 word, port;
+
+	if (!root || !READ_ONCE(root->vm_ports))
+		return 0;
+	word = nc_word(root, nc);
+	if (!(word & TUNNY_NC_VALID))
+		return 0;
+	if (word & TUNNY_NC_V6) {
+		record = nc_record(root, nc);
+		if (!record || record->addr_hi != root->vtep6_hi || record->addr_lo != root->vtep6_lo)
+			return 0;
+	} else if (word >> 32 != root->vtep4) {
+		return 0;
+	}
+	port = tunny_vm_port_of(vni, mac);
+	return port ? port : NEAR_NONE;
+}
+
+#endif

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A node that is a host of VMs, and frames of these.
+
+use super::*;
+use crate::edge::VmPort;
+
+/// Makes the node of a region a host of some of its VMs, most of which have a port.
+pub fn host_of(r: &mut Rng, region: &mut Region) {
+    let Some(own) = region.vtep4.map(IpAddr::V4).filter(|a| region.nc(*a).is_none()) else { return };
+    region.ncs.push(Nc { name: "self".into(), addr: own, via: Vec::new() });
+    let mut named = Vec::new();
+    for vm in region.vpcs.iter_mut().flat_map(|v| &mut v.vms).filter(|_| r.chance(30)) {
+        vm.nc = own;
+        named.push(vm.name.clone());
+    }
+    for (vm, port) in named.into_iter().zip(51..58) {
+        if r.chance(85) {
+            let mtu = *r.pick(&[1400, 1500]);
+            region.ports.push(Port { ifindex: port, mac: mac(r), mtu, listener: true, absent: false });
+            let dhcp = r.chance(50).then(|| (24, r.word() as u32, 1450));
+            region.edge.vm_ports.push(VmPort { port, vm, dhcp });
+        }
+    }
+}
+
+/// A random frame of a VM of this node, and the port that it comes by: its MAC address and its source are mostly its own. None: there is no such
+/// VM.
+pub fn vm_packet(r: &mut Rng, region: &Region) -> Option<(Packet, u32)> {
+    let port = region.edge.vm_ports.get(r.below(region.edge.vm_ports.len().max(1)))?;
+    let (vpc, vm) = region.vm_of(port)?;
+    let mut layers = Vec::new();
+    let edges = r.chance(10);
+    inner(r, region, vpc, edges, &mut layers);
+    if let (true, Some(Layer::Eth(eth))) = (r.chance(95), layers.first_mut()) {
+        eth.src = vm.mac;
+    }
+    if r.chance(90) {
+        match (vm.v4, vm.v6, layers.get_mut(1)) {
+            (Some(a), _, Some(Layer::Ipv4(ip))) => ip.src = a,
+            (_, Some(a), Some(Layer::Ipv6(ip))) => ip.src = a,
+            (Some(a), _, Some(Layer::Arp(arp))) => arp.spa = a,
+            _ => {}
+        }
+    }
+    if r.chance(3) {
+        layers.insert(1, Layer::Vlan(Vlan { tci: r.word() as u16, tpid: 0x8100, ethertype: None }));
+    }
+    let mut packet = Packet::new(layers);
+    if r.chance(15) {
+        spoil_field(r, &mut packet);
+    }
+    match r.below(40) {
+        0 => packet.cut = Some(14 + r.below(80)),
+        1 => packet.pad = vec![0xaa; r.below(40)],
+        2 | 3 => packet.patches.push((r.below(90), vec![r.word() as u8])),
+        _ => {}
+    }
+    Some((packet, port.port))
+}
