@@ -110,7 +110,7 @@ fn second_room(region: &Region) -> Room {
 
 /// Two nodes, their speakers and the router's.
 struct Stage {
-    second: Second,
+    _second: Second,
     frr: [Frr; 3],
     watchdog: Option<Ends>,
     region: Region,
@@ -145,12 +145,13 @@ impl Stage {
         run(&gw, &format!("ip addr del {VTEP6}/128 dev lo"));
         run(&gw, &format!("ip route add local {VTEP4} dev lo"));
         let second = Stage::second(&region, second_room(&region));
+        run(&second.room.0, &format!("ip route add local {VTEP4} dev lo"));
         let frr = [
             Frr::start(&net, &["bgpd", "bfdd"], &upstream()),
             Frr::start(&gw, &["bgpd", "bfdd"], &speaker(uplink())),
             Frr::start(&second.room.0, &["bgpd", "bfdd"], &speaker(SECOND)),
         ];
-        let mut stage = Stage { second, frr, watchdog: None, region };
+        let mut stage = Stage { _second: second, frr, watchdog: None, region };
         stage.watch();
         configure(&stage.region, "state: on, grace: 1, hold: 600");
         stage.both();
@@ -363,7 +364,7 @@ fn a_drained_node_loses_no_packet_and_what_is_told_is_what_routers_have() {
     let metrics = stage.region.node().unwrap().metrics().unwrap();
     assert!(metrics.contains("tunny_announced_prefixes{state=\"announced\"} 6"), "{metrics}");
     assert!(metrics.contains("tunny_announce_watched 1"));
-    // The host answers to an address that no interface has.
+    // Each host answers to an address that no interface has.
     let ping = traffic::ping(&stage.region.ns("net"), &VTEP4.to_string(), 1, &[]).unwrap();
     assert_eq!(ping.received, 1, "{}", ping.output);
 
@@ -455,6 +456,8 @@ fn a_dead_daemon_is_held_and_the_watchdog_withdraws_what_would_be_lost() {
 
     // The port goes down: FRR's session does too, and the routes are not there when it comes up again.
     stage.kill_first();
+    // Else its IPv6 address goes with the link.
+    stage.region.ns("net").sysctl(&[("net.ipv6.conf.to-gw0.keep_addr_on_down", "1")]).unwrap();
     run(&stage.region.ns("net"), "ip link set to-gw0 down");
     wait_long("the routes are gone", || stage.kernel().is_empty().then_some(()));
     run(&stage.region.ns("net"), "ip link set to-gw0 up");

@@ -145,6 +145,11 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     }
 
     notes.extend(never_forwarded(&model));
+    let announces = model.gateway().is_some_and(|g| g.announce.state != model::Announcing::Off);
+    notes.extend(
+        (announces && options.choice == Choice::None)
+            .then(|| "spec.announce of the Gateway does nothing with --engine none".to_string()),
+    );
 
     let hub = Arc::new(Hub::default());
     steps.begin("opening the fast path");

@@ -107,24 +107,29 @@ impl Keeper {
                 (Stance::Leave(_) | Stance::Gone(_), None) => take_away(kernel, &have, prefix, "no longer served here"),
                 (Stance::Leave(reason) | Stance::Gone(reason), Some(_)) => take_away(kernel, &have, prefix, reason),
             };
-            self.note(Happened { prefix, state, reason }, &mut happened);
+            let adopted = !self.known.contains_key(&prefix)
+                && state == State::Announced
+                && have.get(&prefix).is_some_and(|metrics| metrics.contains(&ANNOUNCE_METRIC));
+            self.note(Happened { prefix, state, reason }, adopted, &mut happened);
         }
         self.forget(wanted);
         Ok(happened)
     }
 
-    fn note(&mut self, new: Happened, happened: &mut Vec<Happened>) {
+    fn note(&mut self, new: Happened, adopted: bool, happened: &mut Vec<Happened>) {
         let old = self.known.get(&new.prefix);
         if old.is_some_and(|old| (old.state, &old.reason) == (new.state, &new.reason)) {
             return;
         }
         self.changes += 1;
+        let (prefix, news) = (new.prefix, old.is_none_or(|old| old.state != new.state));
         let known = Known { state: new.state, reason: new.reason.clone(), at: self.changes };
         // A state that stays is no news, even if its reason is another one now.
-        if old.is_none_or(|old| old.state != new.state) {
-            happened.push(new.clone());
+        if news {
+            let more = if adopted { " (taken over from the process before)" } else { "" };
+            happened.push(Happened { reason: format!("{}{more}", new.reason), ..new });
         }
-        self.known.insert(new.prefix, known);
+        self.known.insert(prefix, known);
     }
 
     /// Of what is neither there nor wanted the latest is remembered.
@@ -259,6 +264,10 @@ mod tests {
         let happened = keeper.pass(&mut fake, (&served, &Stance::Serve), (now, GRACE)).unwrap();
         let order = ["+203.0.113.9/32 8400", "-203.0.113.9/32 8401", "-203.0.113.10/32 8400"];
         assert_eq!(told(&mut fake), order, "the first one does not flap");
+        assert!(
+            happened[0].reason.contains("taken over") && !happened[1].reason.contains("taken over"),
+            "{happened:?}"
+        );
         let gone = happened.iter().find(|h| h.state == State::Withdrawn).unwrap();
         assert_eq!(
             (gone.prefix.to_string().as_str(), gone.reason.as_str()),

@@ -207,6 +207,7 @@ impl Inner {
             Some((mut ports, outlives)) => {
                 // Ports towards customers bring nothing of what is announced.
                 ports.retain(|p| self.plan.uplinks.contains(&p.name));
+                let outlives = outlives && ports.iter().all(|p| p.fast);
                 (ports, outlives)
             }
             None => old.as_ref().map(|s| (s.ports.clone(), s.outlives)).unwrap_or_default(),
