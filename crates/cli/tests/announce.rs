@@ -44,19 +44,26 @@ fn speaker(at: Segment) -> String {
     text.replace("fd99:1::1", &at.router6().to_string())
 }
 
-/// The router's speaker: neighbours of one AS, so that their routes are used together.
-fn upstream() -> String {
+/// The router's speaker: neighbours of one AS, so that their routes are used together. `bfd`: by which it also asks every so many milliseconds
+/// whether they live; a busy machine is no place for that where nothing is to be lost.
+fn upstream(bfd: Option<u32>) -> String {
     let mut text = "router bgp 65000\n bgp router-id 172.31.0.1\n no bgp ebgp-requires-policy\n".to_string();
     for at in [uplink(), SECOND] {
         for peer in [at.node4().to_string(), at.node6().to_string()] {
-            text += &format!(" neighbor {peer} remote-as 65001\n neighbor {peer} bfd profile fast\n neighbor {peer} timers connect 1\n");
+            text += &format!(" neighbor {peer} remote-as 65001\n neighbor {peer} timers connect 1\n");
+            if bfd.is_some() {
+                text += &format!(" neighbor {peer} bfd profile own\n");
+            }
         }
     }
     text += " address-family ipv6 unicast\n";
     for at in [uplink(), SECOND] {
         text += &format!("  neighbor {} activate\n", at.node6());
     }
-    text + " exit-address-family\n!\nbfd\n profile fast\n  detect-multiplier 3\n  receive-interval 50\n  transmit-interval 50\n"
+    text += " exit-address-family\n!\n";
+    bfd.map_or(text.clone(), |ms| {
+        text + &format!("bfd\n profile own\n  detect-multiplier 3\n  receive-interval {ms}\n  transmit-interval {ms}\n")
+    })
 }
 
 /// Processes that end with the test.
@@ -128,7 +135,7 @@ fn configure(region: &Region, announce: &str) {
 }
 
 impl Stage {
-    fn new(name: &str) -> Option<Stage> {
+    fn new(name: &str, bfd: Option<u32>) -> Option<Stage> {
         if !skip::have_tool("vtysh", "frr") {
             return None;
         }
@@ -147,7 +154,7 @@ impl Stage {
         let second = Stage::second(&region, second_room(&region));
         run(&second.room.0, &format!("ip route add local {VTEP4} dev lo"));
         let frr = [
-            Frr::start(&net, &["bgpd", "bfdd"], &upstream()),
+            Frr::start(&net, &["bgpd", "bfdd"], &upstream(bfd)),
             Frr::start(&gw, &["bgpd", "bfdd"], &speaker(uplink())),
             Frr::start(&second.room.0, &["bgpd", "bfdd"], &speaker(SECOND)),
         ];
@@ -202,7 +209,14 @@ impl Stage {
     }
 
     fn both(&self) {
-        wait_long("both nodes are used", || (self.ways() == [2, 2]).then_some(()));
+        let begun = Instant::now();
+        wait_long("both nodes are used", || {
+            if begun.elapsed() > Duration::from_secs(60) {
+                eprintln!("{:?} ways; {}", self.ways(), self.frr[0].show("bgpd", "show bgp summary"));
+                std::thread::sleep(Duration::from_secs(20));
+            }
+            (self.ways() == [2, 2]).then_some(())
+        });
     }
 
     /// The router sends to the second node alone, or to both again.
@@ -327,7 +341,7 @@ impl Stream {
 
 #[test]
 fn a_drained_node_loses_no_packet_and_what_is_told_is_what_routers_have() {
-    let Some(stage) = Stage::new("ann") else { return };
+    let Some(stage) = Stage::new("ann", None) else { return };
     let (vtep4, elastic) = (format!("{VTEP4}/32"), format!("{}/32", lab::plan::ELASTIC));
 
     // What the node says, what its FRR says, and what the router's kernel has.
@@ -423,7 +437,7 @@ fn a_drained_node_loses_no_packet_and_what_is_told_is_what_routers_have() {
 
 #[test]
 fn a_dead_daemon_is_held_and_the_watchdog_withdraws_what_would_be_lost() {
-    let Some(mut stage) = Stage::new("annkill") else { return };
+    let Some(mut stage) = Stage::new("annkill", None) else { return };
     let news = stage.region.names.dir().join("routes.log");
     let monitor = Ends(stage.region.ns("net").spawn(&["ip", "monitor", "route"], &news).unwrap());
 
@@ -497,10 +511,13 @@ fn a_dead_daemon_is_held_and_the_watchdog_withdraws_what_would_be_lost() {
     assert_eq!(stage.kernel(), "");
 }
 
-/// The second node is gone from one instant to the next, with its link up. How long its flows are lost is printed: BFD's 3 × 50 ms and what follows.
+/// The second node is gone from one instant to the next, with its link up. How long its flows are lost is printed: BFD's three intervals and what
+/// follows.
 #[test]
 fn a_node_that_vanishes_is_left_by_bfd() {
-    let Some(stage) = Stage::new("anngone") else { return };
+    // 50 ms is what one would configure; a machine that does much else misses three in a row.
+    let interval = std::env::var("TUNNY_BFD_MS").map_or(300, |ms| ms.parse().unwrap());
+    let Some(stage) = Stage::new("anngone", Some(interval)) else { return };
     wait_long("BFD", || (stage.frr[0].show("bfdd", "show bfd peers brief").matches(" up").count() == 4).then_some(()));
     stage.warm();
     let stream = Stream::start(&stage.region).rest(Duration::from_secs(1));

@@ -60,11 +60,10 @@ impl Watchdog {
         let there: Wanted = kernel.list()?.into_keys().map(|prefix| (prefix, Vec::new())).collect();
         let grace = Duration::from_secs(standing.grace.into());
         let happened = self.keeper.pass(kernel, (&there, &stance), (now, grace))?;
-        // A daemon that lives sees the same, and says so itself.
-        self.tell(happened, !standing.beat.lives())
+        self.tell(happened)
     }
 
-    fn tell(&self, happened: Vec<Happened>, leave: bool) -> std::io::Result<()> {
+    fn tell(&self, happened: Vec<Happened>) -> std::io::Result<()> {
         let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
         let withdrawals: Vec<Withdrawal> = happened
             .into_iter()
@@ -74,7 +73,7 @@ impl Watchdog {
                 Withdrawal { time_ms: time.as_millis() as u64, prefix, state, reason: h.reason }
             })
             .collect();
-        if leave && !withdrawals.is_empty() {
+        if !withdrawals.is_empty() {
             self.files.leave(&withdrawals)?;
         }
         Ok(())
