@@ -47,7 +47,10 @@ fn speaker(at: Segment) -> String {
 /// The router's speaker: neighbours of one AS, so that their routes are used together. `bfd`: by which it also asks every so many milliseconds
 /// whether they live; a busy machine is no place for that where nothing is to be lost.
 fn upstream(bfd: Option<u32>) -> String {
-    let mut text = "router bgp 65000\n bgp router-id 172.31.0.1\n no bgp ebgp-requires-policy\n".to_string();
+    // With next hop objects zebra 8.4 does not notice that the kernel drops members of a group when a link goes down.
+    let mut text =
+        "no zebra nexthop kernel enable\nrouter bgp 65000\n bgp router-id 172.31.0.1\n no bgp ebgp-requires-policy\n"
+            .to_string();
     for at in [uplink(), SECOND] {
         for peer in [at.node4().to_string(), at.node6().to_string()] {
             text += &format!(" neighbor {peer} remote-as 65001\n neighbor {peer} timers connect 1\n");
@@ -209,14 +212,7 @@ impl Stage {
     }
 
     fn both(&self) {
-        let begun = Instant::now();
-        wait_long("both nodes are used", || {
-            if begun.elapsed() > Duration::from_secs(60) {
-                eprintln!("{:?} ways; {}", self.ways(), self.frr[0].show("bgpd", "show bgp summary"));
-                std::thread::sleep(Duration::from_secs(20));
-            }
-            (self.ways() == [2, 2]).then_some(())
-        });
+        wait_long("both nodes are used", || (self.ways() == [2, 2]).then_some(()));
     }
 
     /// The router sends to the second node alone, or to both again.
