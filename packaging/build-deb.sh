@@ -23,7 +23,7 @@ arch=$(dpkg --print-architecture)
 root=target/debian/root doc=target/debian/root/usr/share/doc/tunny
 rm -rf "$root"
 
-for unit in tunny.service tunny@.service tunny-agent.service tunny-host-agent.service; do
+for unit in tunny.service tunny@.service tunny-agent.service tunny-host-agent.service tunny-watchdog.service; do
     install -Dm644 "packaging/$unit" "$root/lib/systemd/system/$unit"
 done
 install -Dm644 packaging/tunny.sysusers "$root/usr/lib/sysusers.d/tunny.conf"
@@ -47,7 +47,7 @@ for page in README.md docs/tour.md docs/operations.md docs/reference/*.md; do
     install -Dm644 "$page" "$doc/$(basename "$page")"
 done
 install -Dm644 packaging/copyright "$doc/copyright"
-for file in examples/*.yaml packaging/host-agent.env packaging/grafana/*.json packaging/prometheus/*.rules.yaml; do
+for file in examples/*.yaml examples/frr.conf packaging/host-agent.env packaging/grafana/*.json packaging/prometheus/*.rules.yaml; do
     install -Dm644 "$file" "$doc/examples/$(basename "$file")"
 done
 install -Dm644 CHANGELOG.md "$doc/changelog"

@@ -209,7 +209,7 @@ done
 tunny validate /usr/share/doc/tunny/examples/region.yaml >/dev/null || fail "the example is not valid"
 
 say "the units"
-for each in tunny.service tunny@.service tunny-agent.service tunny-host-agent.service; do
+for each in tunny.service tunny@.service tunny-agent.service tunny-host-agent.service tunny-watchdog.service; do
     verify "$each"
 done
 
@@ -345,7 +345,7 @@ tunny get status -o json | tr -d ' \n' | grep -q '"took_over":false' || fail "ta
 sleep 1
 nothing_lost
 say "$sent packets sent and answered during the change of layouts, none lost"
-grep -q "try-restart tunny.service tunny@\*.service tunny-agent.service tunny-host-agent.service" /tmp/systemctl || fail "not all services are restarted"
+grep -q "try-restart tunny.service tunny@\*.service tunny-agent.service tunny-host-agent.service tunny-watchdog.service" /tmp/systemctl || fail "not all services are restarted"
 stop
 
 say "the agent, as its user, with its rights"

@@ -6,6 +6,7 @@
 //! functions too: a loader refuses a BPF object with another one. A new drop reason is another program over the same tables.
 
 pub mod address;
+pub mod announce;
 pub mod flow_cache;
 pub mod hash;
 pub mod layout;
@@ -18,6 +19,7 @@ pub mod states;
 pub mod value;
 
 pub use address::*;
+pub use announce::*;
 pub use flow_cache::*;
 pub use hash::*;
 pub use layout::*;

@@ -66,6 +66,11 @@ pub struct Args {
     /// With -w only what changes.
     #[arg(long, requires = "watch")]
     watch_only: bool,
+    /// Of routes: what this node announces by a routing daemon, what it does not, and why.
+    #[arg(long)]
+    announced: bool,
+    #[command(flatten)]
+    frr: crate::announced::Frr,
     #[command(flatten)]
     which: crate::sessions::Which,
 }
@@ -171,6 +176,7 @@ fn check(args: &Args) -> anyhow::Result<()> {
     let states = || STATES.map(|(name, _)| name).join(", ");
     let known = match (kind, state, object) {
         (_, Some(options), _) => options.to_vec(),
+        (_, _, Some(Kind::Route)) if args.announced => vec!["--announced", "--frr", "--sort-by", "--watch"],
         ("all", ..) => OF_OBJECTS.to_vec(),
         (_, _, Some(kind)) => {
             let vpc = kind.is_of_vpcs().then_some("--vpc");
@@ -192,6 +198,8 @@ fn check(args: &Args) -> anyhow::Result<()> {
         ("--vpc", args.vpc.is_some()),
         ("--sort-by", args.sort_by.is_some()),
         ("--watch", args.watch),
+        ("--announced", args.announced),
+        ("--frr", args.frr.asked()),
     ]);
     for option in given.chain(args.which.given()).filter(|(_, given)| *given).map(|(name, _)| name) {
         if known.contains(&option) {
@@ -241,6 +249,7 @@ pub fn run(mut args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let args = args;
     let own = View { format, sort: args.sort_by.clone(), watch: args.watch, only_changes: args.watch_only };
     if global.server.is_some() {
+        anyhow::ensure!(!args.announced, "a controller announces nothing: --announced asks a node (leave --server)");
         let client = global.client()?;
         let seen = crate::region::get(&client, view(&args.kind), args.name.as_deref(), args.limit, &own)?;
         let done = match seen {
@@ -254,6 +263,9 @@ pub fn run(mut args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         return Ok(done);
     }
     check(&args)?;
+    if args.announced {
+        return crate::announced::run(&global.node_client()?, &args.frr, &own);
+    }
     let client = global.client()?;
     let limit = args.limit.unwrap_or(LIMIT);
     match view(&args.kind) {

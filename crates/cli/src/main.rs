@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod agent;
+mod announced;
 mod apply;
 mod capture;
 mod context;
@@ -31,6 +32,7 @@ mod trace;
 mod validate;
 mod version;
 mod watch;
+mod watchdog;
 
 use ::node::client::Client;
 use ::node::tls::{Address, Remote};
@@ -160,6 +162,7 @@ pub fn named<'a>(kind: &'a str, name: Option<&'a str>) -> anyhow::Result<(&'a st
 #[derive(Debug, Subcommand)]
 enum Command {
     Node(Box<node::Args>),
+    Watchdog(watchdog::Args),
     Agent(agent::Args),
     Controller(controller::Args),
     Validate(validate::Args),
@@ -201,12 +204,13 @@ impl Program for Cli {
     fn run(self) -> anyhow::Result<ExitCode> {
         let global = &match self.command {
             // It says what contexts mean, and daemons ask nobody.
-            Command::Context(_) | Command::Node(_) => self.global,
+            Command::Context(_) | Command::Node(_) | Command::Watchdog(_) => self.global,
             Command::Controller(ref args) if !args.calls() => self.global,
             _ => self.global.in_context()?,
         };
         match self.command {
             Command::Node(args) => node::run(*args, global),
+            Command::Watchdog(args) => watchdog::run(args, global),
             Command::Agent(args) => agent::run(args, global),
             Command::Controller(args) => controller::run(args, global),
             Command::Validate(args) => validate::run(args, global),

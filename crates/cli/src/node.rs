@@ -91,6 +91,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         if let Ok(status) = client.get::<node::types::Status>("/v1/status") {
             anyhow::bail!("instance {} still runs as process {}: stop it first", global.instance, status.pid);
         }
+        node::announce::forget(&global.socket())?;
         let gone = daemon::uninstall(&pins)?;
         node::claim::remove_lock(&global.socket())?;
         // A node that was killed leaves it; nobody listens there.

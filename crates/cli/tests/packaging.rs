@@ -8,8 +8,14 @@ mod program;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const UNITS: [&str; 5] =
-    ["tunny.service", "tunny@.service", "tunny-agent.service", "tunny-host-agent.service", "tunny-controller.service"];
+const UNITS: [&str; 6] = [
+    "tunny.service",
+    "tunny@.service",
+    "tunny-agent.service",
+    "tunny-host-agent.service",
+    "tunny-watchdog.service",
+    "tunny-controller.service",
+];
 
 fn packaging() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging")

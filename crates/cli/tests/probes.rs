@@ -123,6 +123,22 @@ fn counted(region: &Region) -> [Value; 3] {
     [counters["tenants"].clone(), counters["total"]["drops"].clone(), read(&["get", "vm-counters", "-o", "json"])]
 }
 
+/// Waits until the node's tunnel address is so, and the kernel has its route or has it not; why.
+fn announced(region: &Region, state: &str) -> String {
+    let begun = Instant::now();
+    loop {
+        let told = region.at_node(&["get", "routes", "--announced", "-o", "json"], "");
+        let list: Vec<Value> = serde_json::from_str(&told).unwrap();
+        let kernel = Command::new("ip").args(["route", "show", "proto", "84"]).output().unwrap().stdout;
+        let own = list.iter().find(|r| r["prefix"] == "192.0.2.200/32" && r["state"] == state);
+        if let Some(own) = own.filter(|_| kernel.is_empty() == (state == "withdrawn")) {
+            return own["reason"].as_str().unwrap().to_string();
+        }
+        assert!(begun.elapsed() < PATIENCE, "{state}: {told}, {}", String::from_utf8_lossy(&kernel));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
 fn story() {
     let mut region = Region::start();
     region.operator(&["apply", "-", "--yes"], &documents(START));
@@ -130,9 +146,11 @@ fn story() {
     region.start_node();
     // Without a port no probe has gone through it.
     region.wait("heard of", |n| n["admission"] == "joining");
-    let gateway = "kind: Gateway, metadata: {name: gw}, spec: {vtep: {ipv4: 192.0.2.200}, uplinks: [up0]}";
+    let gateway = "kind: Gateway, metadata: {name: gw}, spec: {vtep: {ipv4: 192.0.2.200}, uplinks: [up0], announce: {state: on, grace: 0}}";
     region.at_node(&["apply", "-", "--yes"], &documents(gateway));
     let node = region.wait("admitted", |n| n["admission"] == "admitted");
+    // Its interface has the address, which FRR would prefer.
+    assert!(announced(&region, "announced").contains("up0 has the address"));
     assert_eq!(node["probes"]["engines"], serde_json::json!(["xdp", "user"]));
     // The operator lets the first tenant in.
     let tenants = region.operator(&["get", "tenants", "-o", "json"], "");
@@ -178,11 +196,14 @@ fn story() {
         assert!(begun.elapsed() < PATIENCE, "{}", region.at_node(&["get", "status"], ""));
         std::thread::sleep(Duration::from_millis(50));
     }
+    let why = announced(&region, "withdrawn");
+    assert!(why.starts_with("the region does not admit this node: a probe fails"), "{why}");
     let events = region.operator(&["get", "events"], "");
     assert!(events.contains("a probe fails: local ipv4 vxlan4 in Vpc red: stage locate"), "{events}");
     assert!(events.contains("no node of its cluster is admitted, so hosts go on sending there"), "{events}");
     hop.set(0, good);
     region.wait("admitted again", |n| n["admission"] == "admitted");
+    announced(&region, "announced");
     // Whatever was probed, tenants see nothing of it.
     assert_eq!(counted(&region), before);
     assert_eq!(region.at_node(&["get", "sessions", "-o", "json"], "").trim(), "[]");

@@ -2,6 +2,7 @@
 //! What a configuration becomes: commits of the tables, and what translation, sessions and the filter are told.
 #![forbid(unsafe_code)]
 
+mod announce;
 mod commit;
 mod conntrack;
 mod edge;
@@ -9,6 +10,7 @@ mod evpn;
 mod routing;
 
 use abi::Vni;
+pub use announce::AnnouncePlan;
 pub use commit::{gateway_settings, tenant_settings, CompilePlan};
 pub use conntrack::{durations, shares, state_table, ConntrackPlan, InlinePlan};
 pub use edge::{EdgePlan, EdgePortPlan, ShapePlan, VmPortPlan};
@@ -44,6 +46,9 @@ pub trait Compile {
 
     /// What is exchanged by EVPN.
     fn evpn(&self) -> EvpnPlan;
+
+    /// What the node announces, if it serves.
+    fn announce(&self) -> AnnouncePlan;
 }
 
 impl Compile for Model {
@@ -78,5 +83,9 @@ impl Compile for Model {
 
     fn evpn(&self) -> EvpnPlan {
         evpn::plan(self)
+    }
+
+    fn announce(&self) -> AnnouncePlan {
+        announce::plan(self)
     }
 }

@@ -206,6 +206,7 @@ pub fn router(node: Arc<Node>) -> Router {
         .route("/v1/levels", get(|State(n): Shared| blocking(move || Ok(n.levels()))))
         .route("/v1/neighbours", get(|State(n): Shared| blocking(move || Ok(n.neighbours()))))
         .route("/v1/underlay", get(|State(n): Shared| blocking(move || Ok(n.underlay()))))
+        .route("/v1/announced", get(|State(n): Shared| blocking(move || Ok(n.announced()))))
         .route("/v1/lines", get(|State(n): Shared| blocking(move || Ok(n.lines()))))
         .route(
             "/v1/trace",

@@ -117,7 +117,7 @@ pub struct Event {
     pub time_ms: u64,
     /// The same in words, UTC.
     pub time: String,
-    /// `apply`, `replace`, `delete`, `rollback`, `start` or `reload`.
+    /// `apply`, `replace`, `delete`, `rollback`, `start` or `reload`; `announce` or `withdraw` of a route.
     pub what: String,
     /// `committed`, `unchanged` (it was so already) or `refused`.
     pub outcome: String,

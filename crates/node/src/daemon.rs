@@ -145,6 +145,11 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     }
 
     notes.extend(never_forwarded(&model));
+    let announces = model.gateway().is_some_and(|g| g.announce.state != model::Announcing::Off);
+    notes.extend(
+        (announces && options.choice == Choice::None)
+            .then(|| "spec.announce of the Gateway does nothing with --engine none".to_string()),
+    );
 
     let hub = Arc::new(Hub::default());
     steps.begin("opening the fast path");
@@ -292,7 +297,10 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     if let Some(state) = &options.state {
         node.save_counters(state);
     }
-    let routers = crate::routing::start(&node, &stop)?;
+    let mut routers = crate::routing::start(&node, &stop)?;
+    if options.choice != Choice::None {
+        routers.push(crate::announce::start(&node, &options.socket, &stop)?);
+    }
     Ok(Running { node, stop, events, routers, state: options.state.clone(), _claim: claim })
 }
 
@@ -523,6 +531,7 @@ pub fn run(options: &Options) -> Result<(), NodeError> {
     let remote = options.controller.as_ref().map(crate::tls::Remote::new).transpose().map_err(NodeError::Request)?;
     let running = start(options)?;
     let result = runtime.block_on(serve(running.node.clone(), options, signals, remote));
+    running.node.end_announcements(running.node.outlives() && !options.detach);
     // Streams of `tunny capture` may be open: they end with the process.
     runtime.shutdown_timeout(Duration::from_millis(100));
     running.stop();

@@ -3,6 +3,7 @@
 
 pub mod afpacket;
 pub mod agent;
+pub mod announce;
 pub mod api;
 pub mod audit;
 pub mod body;

@@ -2,9 +2,12 @@
 //! Prometheus metrics, computed from the counters at each scrape: nothing is counted twice, so they cannot disagree with
 //! `tunny get counters`.
 
+use crate::error::NodeError;
 use crate::handover::HandoverView;
+use crate::service::Node;
 use crate::sessions::{PoolView, TenantView};
 use crate::types::{Counters, EngineCounters, Level, Status};
+use model::Kind;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
@@ -13,6 +16,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 /// VMs whose counters are in one scrape at most (`?vms=all`).
 pub const VMS_MAX: u64 = 10_000;
@@ -50,6 +54,44 @@ pub struct Scrape {
     pub log_lost: u64,
     /// VPCs of which another cluster may have sessions.
     pub handovers: BTreeMap<String, HandoverView>,
+    /// What is announced.
+    pub announced: crate::announce::Announcements,
+}
+
+impl Node {
+    /// The metrics as text. `vms` names a VM whose counters are wanted too, or `all`: of so many as one scrape may have.
+    pub fn metrics(self: &Arc<Self>, vms: &str) -> Result<String, NodeError> {
+        let (mut list, mut left_out) = (Vec::new(), 0);
+        match vms {
+            "" => {}
+            "all" => {
+                self.each_vm(VMS_MAX, |v| list.push(v));
+                left_out = self.core().model.counts().of(Kind::Vm).saturating_sub(VMS_MAX);
+            }
+            name => list = self.counters_of(name)?,
+        }
+        let counters = self.counters();
+        let nat = crate::sessions::tenants(&self.conntrack, &self.vpc_names(), &counters, self.has_fast_path());
+        render(Scrape {
+            levels: self.levels_beside(&counters.total),
+            counters,
+            status: self.status(),
+            vms: list.into_iter().map(|v| (v.vm, v.packets, v.bytes)).collect(),
+            vms_left_out: left_out,
+            events_lost: self.hub().lost.load(std::sync::atomic::Ordering::Relaxed),
+            sessions: self.conntrack.connections().tracker().stats(),
+            pools: crate::sessions::pools(&self.conntrack),
+            nat,
+            log_lost: self.conntrack.log().lost(),
+            states: self.states(),
+            migration: self.migration(),
+            shaping: self.shaping(),
+            evpn: self.evpn(),
+            handovers: self.handovers(),
+            announced: self.announcements(),
+        })
+        .map_err(|_| NodeError::Request("the metrics cannot be written; please report it".into()))
+    }
 }
 
 /// The metrics in the OpenMetrics text format.
@@ -140,6 +182,7 @@ impl Collector for Scrape {
         self.migration(e)?;
         self.shaping(e)?;
         self.evpn(e)?;
+        self.announced(e)?;
         self.node(e)
     }
 }
@@ -321,6 +364,13 @@ impl Scrape {
         gauges(e, "tunny_evpn_announced", "Paths that are announced by EVPN", None, each(|v| v.announced as f64))?;
         let flapping = "MAC addresses that are not followed, since they move too often";
         gauges(e, "tunny_evpn_flapping", flapping, None, each(|v| v.flapping.len() as f64))
+    }
+
+    fn announced(&self, e: &mut DescriptorEncoder) -> fmt::Result {
+        let states = self.announced.by_state.iter().map(|(state, n)| (vec![("state", state.clone())], *n as f64));
+        gauges(e, "tunny_announced_prefixes", "Prefixes of the node by what is announced of them", None, states)?;
+        let watched = self.announced.watched.map(|watched| (vec![], f64::from(u8::from(watched))));
+        gauges(e, "tunny_announce_watched", "1 if a watchdog would withdraw what is announced", None, watched)
     }
 
     fn internet(&self, e: &mut DescriptorEncoder) -> fmt::Result {

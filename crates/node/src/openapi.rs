@@ -120,6 +120,7 @@ const REQUESTS: &[Request] = &[
             "Objects as configured when the listing began, or as the tables hold them.",
         )
     },
+    get("/v1/announced", &[], "What the node announces by a routing daemon, what it does not, and why."),
     get("/v1/lines", &[], "Circuits with routing daemons."),
     get("/v1/evpn", &[], "What VPCs exchange by EVPN, and what of it is refused."),
     get(

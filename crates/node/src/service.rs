@@ -15,7 +15,6 @@ use crate::error::NodeError;
 use crate::events::{EventFilter, Hub, Wanted};
 use crate::flows::{exponent_for, Sampler};
 use crate::managed::Managed;
-use crate::metrics::Scrape;
 use crate::narrow;
 use crate::routing::Routing;
 use crate::sessions::{Listing, Ports, SessionQuery};
@@ -84,6 +83,8 @@ pub struct Node {
     pub(crate) audit: Audit,
     /// The controller that it follows, if there is one.
     pub(crate) managed: Option<Arc<Managed>>,
+    /// What it announces.
+    pub(crate) announcer: crate::announce::Announcer,
     /// What kept the ports from being served at the last look.
     trouble: Mutex<Option<String>>,
 }
@@ -182,6 +183,7 @@ impl Node {
             startup,
             notes,
             trouble,
+            announcer: Default::default(),
             listings: Listings::default(),
             unread: Mutex::default(),
             unserved: Mutex::default(),
@@ -255,6 +257,7 @@ impl Node {
         warnings.extend(self.unserved.lock().clone());
         warnings.extend(self.conntrack.log().trouble());
         warnings.extend(self.routing.warnings());
+        warnings.extend(self.warnings_of_announcements());
         warnings.extend(self.managed.iter().flat_map(|m| m.warnings()));
         let uplinks = plane.uplinks();
         if let Some(gateway) = &gateway {
@@ -763,38 +766,5 @@ impl Node {
             report.xdp = Some(crate::trace::run_xdp(engine, &frame, ifindex, &report)?);
         }
         Ok(report)
-    }
-
-    /// The metrics as text. `vms` names a VM whose counters are wanted too, or `all`: of so many as one scrape may have.
-    pub fn metrics(self: &Arc<Self>, vms: &str) -> Result<String, NodeError> {
-        let (mut list, mut left_out) = (Vec::new(), 0);
-        match vms {
-            "" => {}
-            "all" => {
-                self.each_vm(crate::metrics::VMS_MAX, |v| list.push(v));
-                left_out = self.core().model.counts().of(Kind::Vm).saturating_sub(crate::metrics::VMS_MAX);
-            }
-            name => list = self.counters_of(name)?,
-        }
-        let counters = self.counters();
-        let nat = crate::sessions::tenants(&self.conntrack, &self.vpc_names(), &counters, self.has_fast_path());
-        crate::metrics::render(Scrape {
-            levels: self.levels_beside(&counters.total),
-            counters,
-            status: self.status(),
-            vms: list.into_iter().map(|v| (v.vm, v.packets, v.bytes)).collect(),
-            vms_left_out: left_out,
-            events_lost: self.hub.lost.load(std::sync::atomic::Ordering::Relaxed),
-            sessions: self.conntrack.connections().tracker().stats(),
-            pools: crate::sessions::pools(&self.conntrack),
-            nat,
-            log_lost: self.conntrack.log().lost(),
-            states: self.states(),
-            migration: self.migration(),
-            shaping: self.shaping(),
-            evpn: self.evpn(),
-            handovers: self.handovers(),
-        })
-        .map_err(|_| NodeError::Request("the metrics cannot be written; please report it".into()))
     }
 }

@@ -79,6 +79,8 @@ fields! {
         migration: Option<Migration> = "spec.filter.migration", MigrationSlot;
         /// Where the routing daemon beside the node is asked that speaks EVPN for it: gobgpd, by its gRPC interface, which asks nobody who he is. What the VPCs exchange say their EvpnInstances.
         evpn: Option<SocketAddr> = "spec.evpn.daemon", socket("as 127.0.0.1:50051 or [::1]:50051: an address that nobody else reaches").optional();
+        /// What the node announces by the routing daemon beside it.
+        announce: Announce = "spec.announce", part();
         /// Where Prometheus metrics are served over HTTP.
         metrics: Option<SocketAddr> = "spec.metrics", socket("as 127.0.0.1:9464 or [::1]:9464").optional();
     }
@@ -112,7 +114,7 @@ impl Gateway {
             // Whatever it is meant to be.
             _ if doc.is_wrong("spec.role") => (&["spec"], &[]),
             GatewayRole::Gateway => (&["spec.vtep.ipv4", "spec.vtep.ipv6"], &["spec.wires"]),
-            GatewayRole::Filter => (&["spec.wires"], &["spec.vtep", "spec.uplinks", "spec.internet"]),
+            GatewayRole::Filter => (&["spec.wires"], &["spec.vtep", "spec.uplinks", "spec.internet", "spec.announce"]),
         };
         if needed.iter().all(|path| doc.node(path).is_none()) {
             let at = doc.place_of(needed[0]);

@@ -3,6 +3,7 @@
 //!
 //! A new kind is a file with its [`fields!`] and its [`Described`], and a line in the list below.
 
+mod announce;
 mod cluster;
 mod edge_port;
 mod elastic_ip;
@@ -32,6 +33,7 @@ mod vm;
 mod vm_port;
 mod vpc;
 
+pub use announce::*;
 pub use cluster::*;
 pub use edge_port::*;
 pub use elastic_ip::*;

@@ -129,6 +129,32 @@ impl Netlink {
         }
     }
 
+    /// Sends a request of this kind with these flags, and gives each message of the answer to `each`.
+    pub fn ask(&mut self, kind: u16, flags: u16, payload: &[u8], each: impl FnMut(u16, u16, &[u8])) -> io::Result<()> {
+        self.sequence += 1;
+        self.request(&message(kind, flags, self.sequence, payload), each)
+    }
+
+    /// Has the kernel look at the header of a request for a list, and leave out what differs from it.
+    pub fn strict(&self) -> io::Result<()> {
+        const NETLINK_GET_STRICT_CHK: libc::c_int = 12;
+        let on: libc::c_int = 1;
+        // SAFETY: pointer and size describe one live number.
+        let rc = unsafe {
+            libc::setsockopt(
+                self.fd.as_raw_fd(),
+                libc::SOL_NETLINK,
+                NETLINK_GET_STRICT_CHK,
+                (&raw const on).cast(),
+                size_of::<libc::c_int>() as u32,
+            )
+        };
+        if rc < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(())
+    }
+
     fn dump(&mut self, kind: u16, family: u8, header: usize, each: impl FnMut(u16, u16, &[u8])) -> io::Result<()> {
         let mut payload = vec![0; header];
         payload[0] = family;
