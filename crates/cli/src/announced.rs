@@ -67,10 +67,10 @@ fn row(route: AnnouncedRoute, told: Option<&[Result<Advertised, String>; 2]>) ->
 /// What FRR advertises of a family, by neighbour.
 fn advertised(dir: &Path, family: u8) -> Result<Advertised, String> {
     let bgp = format!("show bgp ipv{family} unicast");
-    let summary = ask(dir, &format!("{bgp} summary json"))?;
+    let summary = question(dir, &format!("{bgp} summary json"))?;
     let mut told = Advertised::new();
     for (peer, _) in summary["peers"].as_object().into_iter().flatten() {
-        let routes = ask(dir, &format!("{bgp} neighbors {peer} advertised-routes json"))?;
+        let routes = question(dir, &format!("{bgp} neighbors {peer} advertised-routes json"))?;
         for (prefix, _) in routes["advertisedRoutes"].as_object().into_iter().flatten() {
             told.entry(prefix.clone()).or_default().insert(peer.clone());
         }
@@ -78,7 +78,7 @@ fn advertised(dir: &Path, family: u8) -> Result<Advertised, String> {
     Ok(told)
 }
 
-fn ask(dir: &Path, what: &str) -> Result<Value, String> {
+fn question(dir: &Path, what: &str) -> Result<Value, String> {
     let mut command = Command::new("vtysh");
     if !dir.as_os_str().is_empty() {
         command.arg("--vty_socket").arg(dir);
