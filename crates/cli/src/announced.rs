@@ -21,7 +21,7 @@ pub struct Frr {
 
 impl Frr {
     /// Whether it is to be asked.
-    pub fn asked(&self) -> bool {
+    pub fn wanted(&self) -> bool {
         self.frr.is_some()
     }
 }
@@ -99,9 +99,9 @@ fn question(dir: &Path, what: &str) -> Result<Value, String> {
 }
 
 fn text(rows: &[Row]) -> String {
-    let asked = rows.iter().any(|r| r.advertised.is_some() || r.trouble.is_some());
+    let wanted = rows.iter().any(|r| r.advertised.is_some() || r.trouble.is_some());
     let mut columns = vec!["prefix", "of", "state", "metric", "since", "reason"];
-    if asked {
+    if wanted {
         columns.insert(3, "by FRR to");
     }
     let mut out = table(
@@ -116,7 +116,7 @@ fn text(rows: &[Row]) -> String {
                 r.route.since.clone(),
                 r.route.reason.clone(),
             ];
-            if asked {
+            if wanted {
                 let to = match &r.advertised {
                     Some(to) if to.is_empty() => "nobody".into(),
                     Some(to) => to.iter().cloned().collect::<Vec<_>>().join(", "),

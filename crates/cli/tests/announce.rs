@@ -510,6 +510,11 @@ fn a_dead_daemon_is_held_and_the_watchdog_withdraws_what_would_be_lost() {
     assert_eq!(stage.kernel(), "");
 }
 
+/// Milliseconds between two of BFD's packets. 50 is what one would configure; a machine that does much else misses three in a row.
+fn interval() -> u32 {
+    std::env::var("TUNNY_BFD_MS").map_or(300, |ms| ms.parse().unwrap())
+}
+
 /// The second node is gone from one instant to the next, with its link up. How long its flows are lost is printed: BFD's three intervals and what
 /// follows.
 #[test]
@@ -517,9 +522,7 @@ fn a_node_that_vanishes_is_left_by_bfd() {
     if !skip::have_tool("vtysh", "frr") {
         return;
     }
-    // 50 ms is what one would configure; a machine that does much else misses three in a row.
-    let interval = std::env::var("TUNNY_BFD_MS").map_or(300, |ms| ms.parse().unwrap());
-    let Some(stage) = Stage::new("anngone", Some(interval)) else { return };
+    let Some(stage) = Stage::new("anngone", Some(interval())) else { return };
     wait_long("BFD", || (stage.frr[0].show("bfdd", "show bfd peers brief").matches(" up").count() == 4).then_some(()));
     stage.warm();
     let stream = Stream::start(&stage.region).rest(Duration::from_secs(1));
