@@ -21,7 +21,7 @@ pub struct Frr {
 
 impl Frr {
     /// Whether it is to be asked.
-    pub fn asked(&self) -> bool {
+    pub fn wanted(&self) -> bool {
         self.frr.is_some()
     }
 }
@@ -67,10 +67,10 @@ fn row(route: AnnouncedRoute, told: Option<&[Result<Advertised, String>; 2]>) ->
 /// What FRR advertises of a family, by neighbour.
 fn advertised(dir: &Path, family: u8) -> Result<Advertised, String> {
     let bgp = format!("show bgp ipv{family} unicast");
-    let summary = ask(dir, &format!("{bgp} summary json"))?;
+    let summary = question(dir, &format!("{bgp} summary json"))?;
     let mut told = Advertised::new();
     for (peer, _) in summary["peers"].as_object().into_iter().flatten() {
-        let routes = ask(dir, &format!("{bgp} neighbors {peer} advertised-routes json"))?;
+        let routes = question(dir, &format!("{bgp} neighbors {peer} advertised-routes json"))?;
         for (prefix, _) in routes["advertisedRoutes"].as_object().into_iter().flatten() {
             told.entry(prefix.clone()).or_default().insert(peer.clone());
         }
@@ -78,7 +78,7 @@ fn advertised(dir: &Path, family: u8) -> Result<Advertised, String> {
     Ok(told)
 }
 
-fn ask(dir: &Path, what: &str) -> Result<Value, String> {
+fn question(dir: &Path, what: &str) -> Result<Value, String> {
     let mut command = Command::new("vtysh");
     if !dir.as_os_str().is_empty() {
         command.arg("--vty_socket").arg(dir);
@@ -99,9 +99,9 @@ fn ask(dir: &Path, what: &str) -> Result<Value, String> {
 }
 
 fn text(rows: &[Row]) -> String {
-    let asked = rows.iter().any(|r| r.advertised.is_some() || r.trouble.is_some());
+    let wanted = rows.iter().any(|r| r.advertised.is_some() || r.trouble.is_some());
     let mut columns = vec!["prefix", "of", "state", "metric", "since", "reason"];
-    if asked {
+    if wanted {
         columns.insert(3, "by FRR to");
     }
     let mut out = table(
@@ -116,7 +116,7 @@ fn text(rows: &[Row]) -> String {
                 r.route.since.clone(),
                 r.route.reason.clone(),
             ];
-            if asked {
+            if wanted {
                 let to = match &r.advertised {
                     Some(to) if to.is_empty() => "nobody".into(),
                     Some(to) => to.iter().cloned().collect::<Vec<_>>().join(", "),

@@ -199,7 +199,7 @@ fn check(args: &Args) -> anyhow::Result<()> {
         ("--sort-by", args.sort_by.is_some()),
         ("--watch", args.watch),
         ("--announced", args.announced),
-        ("--frr", args.frr.asked()),
+        ("--frr", args.frr.wanted()),
     ]);
     for option in given.chain(args.which.given()).filter(|(_, given)| *given).map(|(name, _)| name) {
         if known.contains(&option) {

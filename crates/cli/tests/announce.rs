@@ -139,9 +139,6 @@ fn configure(region: &Region, announce: &str) {
 
 impl Stage {
     fn new(name: &str, bfd: Option<u32>) -> Option<Stage> {
-        if !skip::have_tool("vtysh", "frr") {
-            return None;
-        }
         let region = region(name)?;
         let (net, gw) = (region.ns("net"), region.ns("gw"));
         // What the lab routes by hand, routers learn here. An address of an interface would be zebra's own.
@@ -206,24 +203,24 @@ impl Stage {
         self.region.ns("net").run(&format!("ip {family} route show {prefix}")).unwrap()
     }
 
-    /// By how many ways the router sends to both tunnel addresses.
-    fn ways(&self) -> [usize; 2] {
+    /// By how many paths the router sends to both tunnel addresses.
+    fn paths(&self) -> [usize; 2] {
         [format!("{VTEP4}"), format!("{VTEP6}")].map(|vtep| self.route(&vtep).matches("via ").count())
     }
 
     fn both(&self) {
-        wait_long("both nodes are used", || (self.ways() == [2, 2]).then_some(()));
+        wait_long("both nodes are used", || (self.paths() == [2, 2]).then_some(()));
     }
 
     /// The router sends to the second node alone, or to both again.
     fn second_alone(&self) {
         wait_long("the second node alone", || {
             let route = self.route(&VTEP4.to_string());
-            (self.ways() == [1, 1] && route.contains(&format!("via {}", SECOND.node4()))).then_some(())
+            (self.paths() == [1, 1] && route.contains(&format!("via {}", SECOND.node4()))).then_some(())
         });
     }
 
-    /// Neighbours are known on all ways, by packets of all flows.
+    /// Neighbours are known on all paths, by packets of all flows.
     fn warm(&self) {
         wait_long("no datagram of a while is lost", || {
             let (sent, came) = Stream::start(&self.region).rest(Duration::from_millis(500)).numbers();
@@ -337,6 +334,9 @@ impl Stream {
 
 #[test]
 fn a_drained_node_loses_no_packet_and_what_is_told_is_what_routers_have() {
+    if !skip::have_tool("vtysh", "frr") {
+        return;
+    }
     let Some(stage) = Stage::new("ann", None) else { return };
     let (vtep4, elastic) = (format!("{VTEP4}/32"), format!("{}/32", lab::plan::ELASTIC));
 
@@ -433,6 +433,9 @@ fn a_drained_node_loses_no_packet_and_what_is_told_is_what_routers_have() {
 
 #[test]
 fn a_dead_daemon_is_held_and_the_watchdog_withdraws_what_would_be_lost() {
+    if !skip::have_tool("vtysh", "frr") {
+        return;
+    }
     let Some(mut stage) = Stage::new("annkill", None) else { return };
     let news = stage.region.names.dir().join("routes.log");
     let monitor = Ends(stage.region.ns("net").spawn(&["ip", "monitor", "route"], &news).unwrap());
@@ -441,7 +444,7 @@ fn a_dead_daemon_is_held_and_the_watchdog_withdraws_what_would_be_lost() {
     let stream = Stream::start(&stage.region).rest(Duration::from_millis(500));
     stage.kill_first();
     let stream = stream.rest(Duration::from_secs(2));
-    assert_eq!(stage.ways(), [2, 2]);
+    assert_eq!(stage.paths(), [2, 2]);
     stage.region.start_node().unwrap();
     wait_long("the new daemon sees to it", || stage.state(&format!("{VTEP4}/32")).filter(|(s, _)| s == "announced"));
     stream.rest(Duration::from_secs(1)).lost_nothing("a daemon is killed and started again");
@@ -507,13 +510,19 @@ fn a_dead_daemon_is_held_and_the_watchdog_withdraws_what_would_be_lost() {
     assert_eq!(stage.kernel(), "");
 }
 
+/// Milliseconds between two of BFD's packets. 50 is what one would configure; a machine that does much else misses three in a row.
+fn interval() -> u32 {
+    std::env::var("TUNNY_BFD_MS").map_or(300, |ms| ms.parse().unwrap())
+}
+
 /// The second node is gone from one instant to the next, with its link up. How long its flows are lost is printed: BFD's three intervals and what
 /// follows.
 #[test]
 fn a_node_that_vanishes_is_left_by_bfd() {
-    // 50 ms is what one would configure; a machine that does much else misses three in a row.
-    let interval = std::env::var("TUNNY_BFD_MS").map_or(300, |ms| ms.parse().unwrap());
-    let Some(stage) = Stage::new("anngone", Some(interval)) else { return };
+    if !skip::have_tool("vtysh", "frr") {
+        return;
+    }
+    let Some(stage) = Stage::new("anngone", Some(interval())) else { return };
     wait_long("BFD", || (stage.frr[0].show("bfdd", "show bfd peers brief").matches(" up").count() == 4).then_some(()));
     stage.warm();
     let stream = Stream::start(&stage.region).rest(Duration::from_secs(1));
@@ -525,7 +534,7 @@ fn a_node_that_vanishes_is_left_by_bfd() {
     });
     let _program = gone.join().unwrap();
     wait_long("the first node alone", || {
-        (stage.ways() == [1, 1] && stage.route(&VTEP4.to_string()).contains(&uplink().node4().to_string()))
+        (stage.paths() == [1, 1] && stage.route(&VTEP4.to_string()).contains(&uplink().node4().to_string()))
             .then_some(())
     });
     let (sent, came) = stream.rest(Duration::from_secs(1)).numbers();

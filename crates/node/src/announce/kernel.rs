@@ -82,7 +82,7 @@ impl Kernel {
         }
         attribute(&mut payload, RTA_PRIORITY, &metric.to_ne_bytes());
         attribute(&mut payload, RTA_TABLE, &self.marks.table.to_ne_bytes());
-        self.netlink.ask(kind, ACK | flags, &payload, |_, _, _| {})
+        self.netlink.exchange(kind, ACK | flags, &payload, |_, _, _| {})
     }
 
     /// A route of these marks.
@@ -114,7 +114,7 @@ impl Routes for Kernel {
             // Of a table that nobody has used the kernel knows nothing.
             payload[7] = 0;
             attribute(&mut payload, RTA_TABLE, &self.marks.table.to_ne_bytes());
-            let done = self.netlink.ask(RTM_GETROUTE, DUMP, &payload, |kind, _, route| {
+            let done = self.netlink.exchange(RTM_GETROUTE, DUMP, &payload, |kind, _, route| {
                 found.extend((kind == RTM_NEWROUTE).then(|| route.to_vec()));
             });
             match done {
@@ -160,7 +160,7 @@ type Link = (bool, bool);
 /// that is up nothing comes.
 pub(super) fn trouble(ports: &[Port]) -> io::Result<Option<String>> {
     let mut links: BTreeMap<String, Link> = BTreeMap::new();
-    Netlink::open(0)?.ask(RTM_GETLINK, DUMP, &[0; 16], |kind, _, payload| {
+    Netlink::open(0)?.exchange(RTM_GETLINK, DUMP, &[0; 16], |kind, _, payload| {
         links.extend((kind == RTM_NEWLINK).then(|| link(payload)).flatten());
     })?;
     Ok(judge(ports, &links))

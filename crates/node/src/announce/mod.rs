@@ -3,7 +3,7 @@
 
 mod keeper;
 mod kernel;
-mod standing;
+mod notice;
 mod view;
 pub mod watchdog;
 
@@ -16,8 +16,8 @@ use compile::{AnnouncePlan, Compile};
 use keeper::{Happened, Keeper, Stance, State, Wanted};
 use kernel::{trouble, Kernel, Marks, Port};
 use model::{Announcing, OnStop};
+use notice::{Beat, Files, Notice};
 use parking_lot::Mutex;
-use standing::{Beat, Files, Standing};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
@@ -72,7 +72,7 @@ fn stance(plan: &AnnouncePlan, admission: Option<(bool, String)>, ports: Option<
 /// Starts the thread that sees to it. The ports are served.
 pub(crate) fn start(node: &Arc<Node>, socket: &Path, stop: &Arc<AtomicBool>) -> Result<JoinHandle<()>, NodeError> {
     let (node, stop) = (node.clone(), stop.clone());
-    node.announcer.state.lock().files = Files::beside(socket);
+    node.announcer.state.lock().files = Files::next_to(socket);
     let body = move || {
         while !stop.load(Relaxed) && !node.announcer.ended.load(Relaxed) {
             node.announce(None);
@@ -87,12 +87,12 @@ pub(crate) fn start(node: &Arc<Node>, socket: &Path, stop: &Arc<AtomicBool>) -> 
 
 /// Removes what a node that does not run any more has left.
 pub fn forget(socket: &Path) -> io::Result<()> {
-    let files = Files::beside(socket);
-    let Some(standing) = files.standing() else { return Ok(()) };
+    let files = Files::next_to(socket);
+    let Some(notice) = files.notice() else { return Ok(()) };
     let gone = Stance::Gone("the node is uninstalled".into());
-    let mut kernel = Kernel::open(standing.marks)?;
+    let mut kernel = Kernel::open(notice.marks)?;
     Keeper::default().pass(&mut kernel, (&Wanted::new(), &gone), (Instant::now(), Duration::ZERO))?;
-    files.forget_standing();
+    files.forget_notice();
     Ok(())
 }
 
@@ -113,11 +113,11 @@ impl Node {
             inner.plan = plan;
         }
         // What was left is not judged before it is known what is wanted and by which ports.
-        if inner.of.is_none() || (ports.is_none() && inner.files.standing().is_none()) {
+        if inner.of.is_none() || (ports.is_none() && inner.files.notice().is_none()) {
             return;
         }
         // Nothing was ever wanted: nobody's kernel is touched.
-        if inner.plan.settings.state == Announcing::Off && inner.kernel.is_none() && inner.files.standing().is_none() {
+        if inner.plan.settings.state == Announcing::Off && inner.kernel.is_none() && inner.files.notice().is_none() {
             return;
         }
         let looked = inner.look(ports, admission, forced);
@@ -135,7 +135,7 @@ impl Node {
         Some((served.map(port).collect(), plane.xdp.as_ref().is_some_and(xdp::XdpEngine::outlives)))
     }
 
-    fn note_announced(&self, happened: Vec<Happened>, told: Vec<standing::Withdrawal>) {
+    fn note_announced(&self, happened: Vec<Happened>, told: Vec<notice::Withdrawal>) {
         let generation = self.core.try_lock().map_or(0, |core| core.generation());
         let what = |state: &str| if state == State::Announced.name() { "announce" } else { "withdraw" };
         let event = |from: &str, state: &str, note: String| Event {
@@ -170,7 +170,7 @@ impl Node {
             (settings, held, there)
         };
         if !there {
-            self.announcer.state.lock().files.forget_standing();
+            self.announcer.state.lock().files.forget_notice();
             return;
         }
         if held {
@@ -189,7 +189,7 @@ impl Node {
             self.announce(Some(&Stance::Leave(why.clone())));
         }
         self.announce(Some(&Stance::Gone(why)));
-        self.announcer.state.lock().files.forget_standing();
+        self.announcer.state.lock().files.forget_notice();
     }
 }
 
@@ -200,7 +200,7 @@ impl Inner {
         admission: Option<(bool, String)>,
         forced: Option<&Stance>,
     ) -> io::Result<Vec<Happened>> {
-        let old = self.files.standing();
+        let old = self.files.notice();
         let settings = self.plan.settings;
         let marks = Marks { table: settings.table, protocol: settings.protocol };
         let (ports, outlives) = match ports {
@@ -232,8 +232,8 @@ impl Inner {
         let (grace, hold) = (settings.grace, settings.hold);
         let there = self.keeper.known.values().any(|k| matches!(k.state, State::Announced | State::Leaving));
         match settings.state == Announcing::Off && !there {
-            true => self.files.forget_standing(),
-            false => self.files.set_standing(&Standing { beat: Beat::now(), marks, grace, hold, ports, outlives })?,
+            true => self.files.forget_notice(),
+            false => self.files.set_notice(&Notice { beat: Beat::now(), marks, grace, hold, ports, outlives })?,
         }
         self.watched = self.files.watched();
         self.shadowed = self.shadows();

@@ -4,7 +4,7 @@
 
 use super::keeper::{Happened, Keeper, Stance, Wanted};
 use super::kernel::{trouble, Kernel, Routes, LINKS};
-use super::standing::{Files, Standing, Withdrawal};
+use super::notice::{Files, Notice, Withdrawal};
 use crate::error::NodeError;
 use crate::routing::netlink::Netlink;
 use nix::poll::{poll, PollFd, PollFlags};
@@ -17,19 +17,19 @@ use std::time::{Duration, Instant};
 const LOOK: u16 = 200;
 
 /// What is to become of routes of which this is known; none: the daemon sees to them.
-fn judge(standing: &Standing, trouble: Option<String>) -> Option<Stance> {
+fn judge(notice: &Notice, trouble: Option<String>) -> Option<Stance> {
     if let Some(why) = trouble {
         return Some(Stance::Gone(why));
     }
-    if standing.beat.lives() {
+    if notice.beat.lives() {
         return None;
     }
-    if !standing.outlives {
+    if !notice.outlives {
         return Some(Stance::Gone("the daemon is dead, and nothing forwards without it".into()));
     }
-    let hold = Duration::from_secs(standing.hold.into());
+    let hold = Duration::from_secs(notice.hold.into());
     let why = || format!("the daemon has not been heard for the {} s of spec.announce.hold", hold.as_secs());
-    (standing.beat.age() >= hold).then(|| Stance::Leave(why()))
+    (notice.beat.age() >= hold).then(|| Stance::Leave(why()))
 }
 
 /// What the watchdog knows between two looks.
@@ -44,21 +44,21 @@ struct Watchdog {
 impl Watchdog {
     /// A look at the daemon, the ports and the routes.
     fn look(&mut self, now: Instant) -> std::io::Result<()> {
-        let Some(standing) = self.files.standing() else {
+        let Some(notice) = self.files.notice() else {
             self.keeper = Keeper::default();
             return Ok(());
         };
         let kernel = match self.kernel.take() {
-            Some((marks, kernel)) if marks == standing.marks => kernel,
-            _ => Kernel::open(standing.marks)?,
+            Some((marks, kernel)) if marks == notice.marks => kernel,
+            _ => Kernel::open(notice.marks)?,
         };
-        let (_, kernel) = self.kernel.insert((standing.marks, kernel));
-        let Some(stance) = judge(&standing, trouble(&standing.ports)?) else {
+        let (_, kernel) = self.kernel.insert((notice.marks, kernel));
+        let Some(stance) = judge(&notice, trouble(&notice.ports)?) else {
             self.keeper = Keeper::default();
             return Ok(());
         };
         let there: Wanted = kernel.list()?.into_keys().map(|prefix| (prefix, Vec::new())).collect();
-        let grace = Duration::from_secs(standing.grace.into());
+        let grace = Duration::from_secs(notice.grace.into());
         let happened = self.keeper.pass(kernel, (&there, &stance), (now, grace))?;
         self.tell(happened)
     }
@@ -90,7 +90,7 @@ impl Watchdog {
 
 /// Watches over the node of this API socket, in the network namespace of the calling thread, until SIGTERM or SIGINT.
 pub fn run(socket: &Path) -> Result<(), NodeError> {
-    let files = Files::beside(socket);
+    let files = Files::next_to(socket);
     if let Some(folder) = socket.parent() {
         std::fs::create_dir_all(folder).map_err(NodeError::file("making the folder of the API socket", folder))?;
     }
@@ -121,21 +121,21 @@ pub fn run(socket: &Path) -> Result<(), NodeError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::standing::Beat;
+    use super::super::notice::Beat;
     use super::*;
 
     #[test]
     fn a_dead_daemon_is_held_and_one_whose_packets_are_lost_is_not() {
-        let alive = Standing { beat: Beat::now(), hold: 60, outlives: true, ..Standing::default() };
+        let alive = Notice { beat: Beat::now(), hold: 60, outlives: true, ..Notice::default() };
         assert_eq!(judge(&alive, None), None);
         let no_program = Some("no program".to_string());
         assert_eq!(judge(&alive, no_program.clone()), Some(Stance::Gone("no program".into())));
-        let dead = Standing { beat: Beat::default(), ..alive.clone() };
+        let dead = Notice { beat: Beat::default(), ..alive.clone() };
         // The first beat of all is as old as the machine.
-        let hold = |hold| judge(&Standing { hold, ..dead.clone() }, None);
+        let hold = |hold| judge(&Notice { hold, ..dead.clone() }, None);
         assert_eq!(hold(u32::MAX), None);
         assert!(matches!(hold(0), Some(Stance::Leave(why)) if why.contains("spec.announce.hold")));
-        let alone = Standing { outlives: false, hold: u32::MAX, ..dead.clone() };
+        let alone = Notice { outlives: false, hold: u32::MAX, ..dead.clone() };
         assert!(matches!(judge(&alone, None), Some(Stance::Gone(why)) if why.contains("dead")));
         assert!(matches!(judge(&dead, no_program), Some(Stance::Gone(_))));
     }

@@ -130,7 +130,13 @@ impl Netlink {
     }
 
     /// Sends a request of this kind with these flags, and gives each message of the answer to `each`.
-    pub fn ask(&mut self, kind: u16, flags: u16, payload: &[u8], each: impl FnMut(u16, u16, &[u8])) -> io::Result<()> {
+    pub fn exchange(
+        &mut self,
+        kind: u16,
+        flags: u16,
+        payload: &[u8],
+        each: impl FnMut(u16, u16, &[u8]),
+    ) -> io::Result<()> {
         self.sequence += 1;
         self.request(&message(kind, flags, self.sequence, payload), each)
     }

@@ -48,7 +48,7 @@ impl Beat {
 
 /// What the watchdog needs to know of a daemon that announces.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Standing {
+pub(super) struct Notice {
     pub beat: Beat,
     pub marks: Marks,
     /// Seconds.
@@ -76,7 +76,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    pub fn beside(socket: &Path) -> Files {
+    pub fn next_to(socket: &Path) -> Files {
         Files { socket: socket.into() }
     }
 
@@ -86,7 +86,7 @@ impl Files {
         name.into()
     }
 
-    fn standing_file(&self) -> PathBuf {
+    fn notice_file(&self) -> PathBuf {
         self.file(".announce")
     }
 
@@ -99,16 +99,16 @@ impl Files {
     }
 
     /// What the daemon said last; none: nothing is announced.
-    pub fn standing(&self) -> Option<Standing> {
-        read(&self.standing_file())
+    pub fn notice(&self) -> Option<Notice> {
+        read(&self.notice_file())
     }
 
-    pub fn set_standing(&self, standing: &Standing) -> std::io::Result<()> {
-        write(&self.standing_file(), standing)
+    pub fn set_notice(&self, notice: &Notice) -> std::io::Result<()> {
+        write(&self.notice_file(), notice)
     }
 
-    pub fn forget_standing(&self) {
-        let _ = std::fs::remove_file(self.standing_file());
+    pub fn forget_notice(&self) {
+        let _ = std::fs::remove_file(self.notice_file());
     }
 
     /// Whether a watchdog runs.
@@ -177,8 +177,8 @@ mod tests {
     #[test]
     fn withdrawals_are_taken_once() {
         let dir = tempfile::tempdir().unwrap();
-        let files = Files::beside(&dir.path().join("x.sock"));
-        assert!(files.standing().is_none() && !files.watched() && files.take_withdrawals().is_empty());
+        let files = Files::next_to(&dir.path().join("x.sock"));
+        assert!(files.notice().is_none() && !files.watched() && files.take_withdrawals().is_empty());
         files.watch().unwrap();
         assert!(files.watched());
         files.unwatch();
@@ -188,10 +188,10 @@ mod tests {
         files.leave(std::slice::from_ref(&one)).unwrap();
         assert_eq!(files.take_withdrawals(), [one.clone(), one]);
         assert!(files.take_withdrawals().is_empty());
-        let standing = Standing { hold: 7, ..Standing::default() };
-        files.set_standing(&standing).unwrap();
-        assert_eq!(files.standing(), Some(standing));
-        files.forget_standing();
-        assert!(files.standing().is_none());
+        let notice = Notice { hold: 7, ..Notice::default() };
+        files.set_notice(&notice).unwrap();
+        assert_eq!(files.notice(), Some(notice));
+        files.forget_notice();
+        assert!(files.notice().is_none());
     }
 }
