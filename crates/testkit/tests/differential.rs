@@ -8,7 +8,7 @@ mod opinions;
 
 use abi::{DropReason, PuntReason, FLOW_CHUNK_LINES};
 use common::XdpRunner;
-use opinions::{opinion, plain, vm_of};
+use opinions::{opinion, vm_of};
 use std::collections::BTreeMap;
 use testkit::case::Counter;
 use testkit::dissect::dissect;

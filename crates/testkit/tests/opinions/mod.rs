@@ -23,7 +23,7 @@ fn v6(b: &[u8], at: usize) -> Option<IpAddr> {
 }
 
 /// Outer source, VNI and inner destination of a frame with plain outer headers.
-pub fn plain(frame: &[u8]) -> Option<(IpAddr, IpAddr, u32, IpAddr)> {
+fn plain(frame: &[u8]) -> Option<(IpAddr, IpAddr, u32, IpAddr)> {
     let (src, dst, inner) = match frame.get(12..15)? {
         [0x08, 0x00, 0x45] => (v4(frame, 26)?, v4(frame, 30)?, 50),
         [0x86, 0xdd, _] if frame.get(20) == Some(&17) => (v6(frame, 22)?, v6(frame, 38)?, 70),
