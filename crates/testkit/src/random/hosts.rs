@@ -4,16 +4,19 @@
 use super::*;
 use crate::edge::VmPort;
 
+/// Where the ports are.
+const PORTS: std::ops::Range<u32> = 51..59;
+
 /// Makes the node of a region a host of some of its VMs, most of which have a port.
 pub fn host_of(r: &mut Rng, region: &mut Region) {
     let Some(own) = region.vtep4.map(IpAddr::V4).filter(|a| region.nc(*a).is_none()) else { return };
     region.ncs.push(Nc { name: "self".into(), addr: own, via: Vec::new() });
     let mut named = Vec::new();
-    for vm in region.vpcs.iter_mut().flat_map(|v| &mut v.vms).filter(|_| r.chance(30)) {
+    for vm in region.vpcs.iter_mut().flat_map(|v| &mut v.vms).filter(|_| r.chance(30)).take(PORTS.len()) {
         vm.nc = own;
         named.push(vm.name.clone());
     }
-    for (vm, port) in named.into_iter().zip(51..58) {
+    for (vm, port) in named.into_iter().zip(PORTS) {
         if r.chance(85) {
             let mtu = *r.pick(&[1400, 1500]);
             region.ports.push(Port { ifindex: port, mac: mac(r), mtu, listener: true, absent: false });
