@@ -189,10 +189,17 @@ fn obtain(vm: &Space, script: &str) -> String {
     vm.run("ip addr show dev eth0") + &vm.run("ip route")
 }
 
+/// Three pings are answered; where a busy machine loses one, that is said, and three others must be.
 fn reaches(from: &Space, to: &str, what: &str) {
-    let ping = traffic::ping(&from.0, to, 3, &["-i", "0.05"]).unwrap();
-    assert_eq!((ping.sent, ping.received), (3, 3), "{what}: {}", ping.output);
-    assert!(ping.output.contains("ttl=6"), "{what}: {}", ping.output);
+    wait(what, || {
+        let ping = traffic::ping(&from.0, to, 3, &["-i", "0.05"]).unwrap();
+        let all = (ping.sent, ping.received) == (3, 3);
+        assert!(ping.received == 0 || ping.output.contains("ttl=6"), "{what}: {}", ping.output);
+        if !all {
+            eprintln!("{what}: {}", ping.output);
+        }
+        all.then_some(())
+    });
 }
 
 fn transfers(from: &Space, to: &Space, address: &str, what: &str) {
