@@ -81,7 +81,7 @@ static __always_inline int serve(struct packet *p, struct end *e)
 		end = meter(p);
 	if (end)
 		return end;
-	if (tunny_flow.chunks)
+	if (tunny_flow.chunks && !(p->edge && e->guest))
 		remember(p);
 	end = rewrite(p);
 	if (!end)
@@ -220,6 +220,14 @@ static __always_inline int ask_cache(struct flow_miss *miss)
 	return likely(!flow_passes_by(miss));
 }
 
+/* How the program ends with what the stages say; what they decided is noted. */
+static __always_inline int ended(struct xdp_md *ctx, struct end *e, const struct flow_miss *miss, int end)
+{
+	if (tunny_flow.chunks && end < 0 && miss && miss->ready)
+		tunny_flow_note();
+	return likely(end < 0) ? -end : tunny_finish(ctx, e, end);
+}
+
 /* A frame that came by the edge port of this number: how the program ends. */
 static __always_inline int edge_frame(struct xdp_md *ctx, struct end *e, __u32 number)
 {
@@ -237,9 +245,7 @@ static __always_inline int edge_frame(struct xdp_md *ctx, struct end *e, __u32 n
 	}
 	__builtin_memset(e, 0, sizeof(*e));
 	end = tunny_edge(ctx, e, number);
-	if (tunny_flow.chunks && end < 0 && miss && miss->ready)
-		tunny_flow_note();
-	return likely(end < 0) ? -end : tunny_finish(ctx, e, end);
+	return ended(ctx, e, miss, end);
 }
 
 /* The loader adds BPF_F_XDP_HAS_FRAGS where the kernel redirects frames of several buffers. */
@@ -264,7 +270,7 @@ int tunny_gateway(struct xdp_md *ctx)
 		__builtin_memset(e, 0, sizeof(*e));
 		end = tunny_edge(ctx, e, number);
 		if (end != NO_EDGE)
-			return likely(end < 0) ? -end : tunny_finish(ctx, e, end);
+			return ended(ctx, e, NULL, end);
 	}
 	if (tunny_flow.chunks) {
 		miss = map_value(&tunny_flow_misses, 0);
@@ -280,9 +286,7 @@ int tunny_gateway(struct xdp_md *ctx)
 	end = tunny_tunnel(ctx, e);
 	if (unlikely(end == PASS))
 		end = plain_packet(ctx, e);
-	if (tunny_flow.chunks && end < 0 && miss && miss->ready)
-		tunny_flow_note();
-	return likely(end < 0) ? -end : tunny_finish(ctx, e, end);
+	return ended(ctx, e, miss, end);
 }
 
 /*

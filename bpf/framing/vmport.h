@@ -18,7 +18,7 @@ static __always_inline int vmport_decapsulate(struct packet *p, struct end *e, _
 
 	if (data + ETH_BYTES > behind(p->ctx))
 		return short_of(p, ETH_BYTES, DROP_OUTER_TRUNCATED);
-	mac &= (1ULL << TUNNY_CIRCUIT_MTU_SHIFT) - 1;
+	mac &= VM_PORT_MAC;
 	if ((load_be64(data + 4) & ((1ULL << 48) - 1)) != mac)
 		return DROP_VM_PORT_MAC;
 	p->vni = vm_port_vni(word);

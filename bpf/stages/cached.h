@@ -73,7 +73,7 @@ __noinline int tunny_cached(struct xdp_md *ctx)
 {
 	struct flow_miss *miss = map_value(&tunny_flow_misses, 0);
 	const struct tunny_root *root = map_value(&tunny_root, 0);
-	__u32 cpu = cpu_number(), at, vni, src, dst, udp, bytes, to_vni, kind, meters;
+	__u32 cpu = cpu_number(), at, vni, src, dst, udp, bytes, to_vni, kind;
 	struct tunny_stats *stats = map_value(&tunny_stats, cpu);
 	void *p = front(ctx);
 	struct tunny_flow_line *line, *other;
@@ -83,7 +83,7 @@ __noinline int tunny_cached(struct xdp_md *ctx)
 	int reason;
 
 	if (!miss || !root || !stats || cpu >= tunny_flow.cpus || READ_ONCE(root->magic) != TUNNY_ROOT_MAGIC ||
-	    root->options & (TUNNY_OPT_DSCP_UNIFORM | TUNNY_OPT_UDP4_CHECKSUM | TUNNY_OPT_INLINE | 0xffULL << TUNNY_OPT_SAMPLE_SHIFT))
+	    root->options & NEVER_CACHED)
 		return 0;
 	if (p + OUTER_UDP + UDP_BYTES > behind(ctx))
 		return 0;
@@ -97,9 +97,7 @@ __noinline int tunny_cached(struct xdp_md *ctx)
 	 */
 	vni = load_be32(p + OUTER_UDP + UDP_BYTES + 4) >> 8;
 	addresses = addresses_of(p + INNER_IP);
-	rest = *(__u8 *)(p + INNER_IP + 9);
-	rest = (__u64)vni << TUNNY_FLOW_VNI_SHIFT | rest << TUNNY_FLOW_PROTOCOL_SHIFT |
-	       (rest == IPPROTO_TCP || rest == IPPROTO_UDP || rest == IPPROTO_SCTP ? load32(p + INNER_L4) : 0);
+	rest = rest_of(p + INNER_IP, vni);
 	hash = flow_place(addresses, rest) | 1;
 	line = flow_pair(cpu, hash);
 	if (!line)
@@ -151,20 +149,14 @@ __noinline int tunny_cached(struct xdp_md *ctx)
 		goto miss;
 	if (kind)
 		session_takes(s.record, s.state, s.tcp, &s.segment, load_be16(p + INNER_IP + 2), src > dst);
-	meters = line->port & (TUNNY_FLOW_METERED_VPC | TUNNY_FLOW_METERED_VM);
-	if (meters) {
-		reason = tunny_cached_meter(line, meters, udp - UDP_BYTES - VXLAN_BYTES);
-		if (reason)
-			return cached_drop(line, stats, reason, udp - UDP_BYTES - VXLAN_BYTES, bytes);
-	}
+	reason = line_meters(line, udp - UDP_BYTES - VXLAN_BYTES);
+	if (reason)
+		return cached_drop(line, stats, reason, udp - UDP_BYTES - VXLAN_BYTES, bytes);
 	send_as(p, root, line, out.dmac, out.smac, udp);
 	count_hit(miss, line, stats, udp - UDP_BYTES - VXLAN_BYTES, bytes, bytes);
 	return out.action;
 miss:
-	miss->place = hash;
-	miss->addresses = addresses;
-	miss->rest = rest;
-	miss->versions = versions;
+	flow_missed(miss, hash, addresses, rest, versions);
 	return 0;
 }
 

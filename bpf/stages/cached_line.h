@@ -9,14 +9,6 @@
 
 #include "cached_session.h"
 
-/* What a packet that a line sends on can still be dropped for. */
-static __always_inline int line_meters(struct tunny_flow_line *line, __u32 bytes)
-{
-	__u32 meters = line->port & (TUNNY_FLOW_METERED_VPC | TUNNY_FLOW_METERED_VM);
-
-	return meters ? tunny_cached_meter(line, meters, bytes) : GO;
-}
-
 /*
  * A packet from a VM of the one shape, whose line says that it leaves by a circuit. Answers as tunny_cached. Once it has been changed or has taken
  * of a meter, what fails ends it, as in the stages.
@@ -115,7 +107,7 @@ __noinline int tunny_cached_edge(struct xdp_md *ctx, __u32 number)
 
 	number &= EDGE_PORTS - 1;
 	if (!miss || !root || !stats || cpu >= tunny_flow.cpus || READ_ONCE(root->magic) != TUNNY_ROOT_MAGIC ||
-	    root->options & (TUNNY_OPT_DSCP_UNIFORM | TUNNY_OPT_UDP4_CHECKSUM | TUNNY_OPT_INLINE | 0xffULL << TUNNY_OPT_SAMPLE_SHIFT))
+	    root->options & NEVER_CACHED)
 		return 0;
 	versions = READ_ONCE(root->flow_version);
 	asm volatile("" ::: "memory");
@@ -131,9 +123,7 @@ __noinline int tunny_cached_edge(struct xdp_md *ctx, __u32 number)
 		return 0;
 	edge = TUNNY_FLOW_EDGE | number << 24;
 	addresses = addresses_of(ip);
-	rest = *(__u8 *)(ip + 9);
-	rest = (__u64)vids << TUNNY_FLOW_VNI_SHIFT | rest << TUNNY_FLOW_PROTOCOL_SHIFT |
-	       (rest == IPPROTO_TCP || rest == IPPROTO_UDP || rest == IPPROTO_SCTP ? load32(ip + IPV4_BYTES) : 0);
+	rest = rest_of(ip, vids);
 	hash = flow_place(addresses, rest) | 1;
 	line = flow_pair(cpu, hash);
 	if (!line || !rest)
@@ -186,12 +176,9 @@ __noinline int tunny_cached_edge(struct xdp_md *ctx, __u32 number)
 		e->vni = vni;
 	return reason;
 miss:
-	miss->place = hash;
-	miss->addresses = addresses;
-	miss->rest = rest;
 	miss->edge = edge;
-	/* Those of the VPC follow when its tags have been looked up. */
-	miss->versions = versions;
+	/* The versions of the VPC follow when its tags have been looked up. */
+	flow_missed(miss, hash, addresses, rest, versions);
 	return 0;
 }
 

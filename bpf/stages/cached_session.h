@@ -24,6 +24,9 @@
 /* What must be 0 of the 16 bits with an IPv4 packet's flags and fragment offset, as they are loaded. */
 #define FRAGMENT_BITS NET16(IP_MF | IP_OFFSET)
 
+/* With any of these options all packets go through the stages. */
+#define NEVER_CACHED (TUNNY_OPT_DSCP_UNIFORM | TUNNY_OPT_UDP4_CHECKSUM | TUNNY_OPT_INLINE | 0xffULL << TUNNY_OPT_SAMPLE_SHIFT)
+
 static __always_inline __u32 load32(const void *at)
 {
 	return *(const __u32 *)at;
@@ -38,6 +41,15 @@ static __always_inline __u32 load16(const void *at)
 static __always_inline __u64 addresses_of(const void *ip)
 {
 	return (__u64)load32(ip + 16) << 32 | load32(ip + 12);
+}
+
+/* The second word of a flow's key: what the IPv4 packet at `ip` came in (24 bits), its protocol and its ports. */
+static __always_inline __u64 rest_of(const void *ip, __u32 came_in)
+{
+	__u64 protocol = *(__u8 *)(ip + 9);
+	int ports = protocol == IPPROTO_TCP || protocol == IPPROTO_UDP || protocol == IPPROTO_SCTP;
+
+	return (__u64)came_in << TUNNY_FLOW_VNI_SHIFT | protocol << TUNNY_FLOW_PROTOCOL_SHIFT | (ports ? load32(ip + IPV4_BYTES) : 0);
 }
 
 static __always_inline void one_hop_less(void *ip)
@@ -91,20 +103,21 @@ static __always_inline void count_hit(struct flow_miss *miss, struct tunny_flow_
 __noinline int tunny_cached_meter(struct tunny_flow_line *line, __u32 meters, __u32 bytes)
 {
 	struct tunny_root *root = map_value(&tunny_root, 0);
-	__u64 now = time_ns();
-	__u32 meter;
 
 	if (!line || !root)
 		return GO;
 	if (meters & TUNNY_FLOW_METERED_VPC &&
 	    meter_vpc(root, (__u64)line_tenant(line) << TUNNY_TENANT_ID_SHIFT | TUNNY_TENANT_METERED, bytes))
 		return DROP_METER_VPC;
-	if (meters & TUNNY_FLOW_METERED_VM) {
-		meter = word_lookup(root->vm_meters, root->salt, line_vm(line), TUNNY_WORD_METER_SHIFT);
-		if (meter && tunny_meter(meter, bytes, now) == RED)
-			return DROP_METER_VM;
-	}
-	return GO;
+	return meters & TUNNY_FLOW_METERED_VM ? meter_vm(root, line_vm(line), bytes) : GO;
+}
+
+/* What a packet that a line sends on can still be dropped for. */
+static __always_inline int line_meters(struct tunny_flow_line *line, __u32 bytes)
+{
+	__u32 meters = line->port & (TUNNY_FLOW_METERED_VPC | TUNNY_FLOW_METERED_VM);
+
+	return meters ? tunny_cached_meter(line, meters, bytes) : GO;
 }
 
 /* A line's packet is dropped: what tunny_finish needs to know, which is called where the stack has room. The reason negated. */

@@ -14,19 +14,19 @@ static __always_inline int meter_vpc(const struct tunny_root *root, __u64 tenant
 	return line && tunny_meter(line, bytes, time_ns()) == RED ? DROP_METER_VPC : GO;
 }
 
+/* The meter of a VM that has one, for what it gets. */
+static __always_inline int meter_vm(const struct tunny_root *root, __u32 vm, __u32 bytes)
+{
+	__u32 line = word_lookup(root->vm_meters, root->salt, vm, TUNNY_WORD_METER_SHIFT);
+
+	return line && tunny_meter(line, bytes, time_ns()) == RED ? DROP_METER_VM : GO;
+}
+
 static __always_inline int meter(struct packet *p)
 {
-	struct tunny_root *root = p->root;
-	__u32 line;
-
-	if (meter_vpc(root, p->tenant_key, p->end->inner_bytes))
+	if (meter_vpc(p->root, p->tenant_key, p->end->inner_bytes))
 		return DROP_METER_VPC;
-	if (unlikely(p->vm.flags & TUNNY_VM_FLAG_METERED)) {
-		line = word_lookup(root->vm_meters, root->salt, p->vm.id, TUNNY_WORD_METER_SHIFT);
-		if (line && tunny_meter(line, p->end->inner_bytes, time_ns()) == RED)
-			return DROP_METER_VM;
-	}
-	return GO;
+	return unlikely(p->vm.flags & TUNNY_VM_FLAG_METERED) ? meter_vm(p->root, p->vm.id, p->end->inner_bytes) : GO;
 }
 
 #endif

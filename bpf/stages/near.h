@@ -13,19 +13,6 @@
 #include "emit.h"
 #include "../framing/vmport.h"
 
-/* The meters of a VPC and of the VM in w->walk. GO or the drop. */
-static __always_inline int near_meter(const struct tunny_root *root, const struct flow *w)
-{
-	__u32 line;
-
-	if (meter_vpc(root, w->tenant_key, w->inner_bytes))
-		return DROP_METER_VPC;
-	if (!(w->walk.vm.flags & TUNNY_VM_FLAG_METERED))
-		return GO;
-	line = word_lookup(root->vm_meters, root->salt, w->walk.vm.id, TUNNY_WORD_METER_SHIFT);
-	return line && tunny_meter(line, w->inner_bytes, time_ns()) == RED ? DROP_METER_VM : GO;
-}
-
 /* Sends a packet whose filter has let it pass: port, size, session, meters, TTL, MAC addresses. Negative: it was sent. Else a verdict. */
 __noinline int tunny_near_send(struct xdp_md *ctx, struct flow *w, const struct end *e)
 {
@@ -45,9 +32,10 @@ __noinline int tunny_near_send(struct xdp_md *ctx, struct flow *w, const struct 
 		return DROP_UNDERLAY_NO_ROUTE;
 	if (port == NEAR_NONE)
 		return DROP_VM_PORT_NONE;
-	action = near_meter(x.root, w);
-	if (action)
-		return action;
+	if (meter_vpc(x.root, w->tenant_key, w->inner_bytes))
+		return DROP_METER_VPC;
+	if (w->walk.vm.flags & TUNNY_VM_FLAG_METERED && meter_vm(x.root, w->walk.vm.id, w->inner_bytes))
+		return DROP_METER_VM;
 	ip = front(ctx) + (w->at & 0xff);
 	if (ip + (w->v6 ? IPV6_BYTES : IPV4_BYTES) > behind(ctx))
 		return DROP_TX_FAILED;

@@ -45,6 +45,9 @@ static __always_inline __u64 circuit_find(const struct tunny_root *root, __u64 k
 	return 0;
 }
 
+/* The MAC address in the value of a VM port's entry. */
+#define VM_PORT_MAC ((1ULL << TUNNY_CIRCUIT_MTU_SHIFT) - 1)
+
 /* The VM port that an interface is: the CIRCUIT word, which has the VNI, 0 if it is none; *value: the VM's MAC address, and the MTU. */
 static __always_inline __u64 vm_port(const struct tunny_root *root, __u32 ifindex, __u64 *value)
 {
@@ -62,7 +65,7 @@ static __always_inline __u32 vm_port_vni(__u64 word)
 __noinline __u64 tunny_vm_port_of(__u32 vni, __u64 mac)
 {
 	const struct tunny_root *root = map_value(&tunny_root, 0);
-	__u64 ref = root ? READ_ONCE(root->circuits) : 0, mask = (1ULL << TUNNY_CIRCUIT_MTU_SHIFT) - 1, word, value;
+	__u64 ref = root ? READ_ONCE(root->circuits) : 0, word, value;
 	__u32 buckets = ref >> TUNNY_TABLE_REF_BUCKETS_SHIFT;
 	const struct tunny_circuit_bucket *b;
 
@@ -74,7 +77,7 @@ __noinline __u64 tunny_vm_port_of(__u32 vni, __u64 mac)
 		value = READ_ONCE(b->values[i]);
 		if ((word & ~(__u64)TUNNY_CIRCUIT_IFINDEX_MASK) ==
 			    (TUNNY_CIRCUIT_VALID | TUNNY_CIRCUIT_VM_MAC | (__u64)vni << TUNNY_CIRCUIT_TAGS_SHIFT) &&
-		    (value & mask) == mac)
+		    (value & VM_PORT_MAC) == mac)
 			return (value >> TUNNY_CIRCUIT_MTU_SHIFT) << 32 | (word & TUNNY_CIRCUIT_IFINDEX_MASK);
 	}
 	return 0;

@@ -141,6 +141,15 @@ static __always_inline __u32 flow_probable(const struct tunny_flow_line *pair, _
 	return at & 1;
 }
 
+/* Leaves to the stages what a flow that was not found is noted by, if they send it on. */
+static __always_inline void flow_missed(struct flow_miss *miss, __u64 hash, __u64 addresses, __u64 rest, __u64 versions)
+{
+	miss->place = hash;
+	miss->addresses = addresses;
+	miss->rest = rest;
+	miss->versions = versions;
+}
+
 /* Whether what a line says goes to a customer. */
 static __always_inline int flow_to_line(const struct tunny_flow_line *line)
 {
