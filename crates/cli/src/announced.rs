@@ -119,7 +119,7 @@ fn text(rows: &[Row]) -> String {
             if wanted {
                 let to = match &r.advertised {
                     Some(to) if to.is_empty() => "nobody".into(),
-                    Some(to) => to.to_vec().join(", "),
+                    Some(to) => to.join(", "),
                     None => "not known".into(),
                 };
                 cells.insert(3, to);

@@ -24,8 +24,7 @@ pub(crate) fn plan(model: &Model) -> AnnouncePlan {
     let Some(gateway) = model.gateway() else { return AnnouncePlan::default() };
     let (settings, uplinks) = (gateway.announce, gateway.uplinks.clone());
     let mut plan = AnnouncePlan { settings, uplinks, ..AnnouncePlan::default() };
-    let vteps = [gateway.vtep4.map(IpAddr::V4), gateway.vtep6.map(IpAddr::V6)];
-    vteps.into_iter().flatten().for_each(|vtep| plan.add(vtep.into(), "tunnel address".into()));
+    gateway.vteps().into_iter().flatten().for_each(|vtep| plan.add(vtep.into(), "tunnel address".into()));
     for pool in model.by_name().pools.values() {
         plan.add_pool(pool, model.own_name());
     }

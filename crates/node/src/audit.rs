@@ -134,11 +134,15 @@ pub struct Event {
     pub note: String,
 }
 
+/// Milliseconds since 1970.
+pub(crate) fn now_ms() -> u64 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+}
+
 impl Event {
     /// Now.
     pub fn new(what: &str, outcome: &str, generation: u64, origin: &Origin) -> Event {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        let time_ms = now.as_millis() as u64;
+        let time_ms = now_ms();
         Event {
             time_ms,
             time: utc(time_ms / 1000),

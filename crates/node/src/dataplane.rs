@@ -67,7 +67,7 @@ impl Service {
     /// What a configuration asks for.
     pub fn of(model: &Model) -> Service {
         let Some(g) = model.gateway() else { return Service { port: 4789, ..Default::default() } };
-        let vteps = g.vtep4.map(IpAddr::V4).into_iter().chain(g.vtep6.map(IpAddr::V6)).collect();
+        let vteps = g.vteps().into_iter().flatten().collect();
         let edge: Vec<String> = model.by_name().edge_ports.values().filter_map(|p| p.interface.clone()).collect();
         let tuns = model.by_name().edge_ports.values().filter(|p| p.tun).filter_map(|p| p.interface.clone()).collect();
         let vms: Vec<String> = model.by_name().vm_ports.values().map(|p| p.interface.clone()).collect();

@@ -70,7 +70,7 @@ impl Offline {
             .collect();
         let routers = self.model.gateway().map_or([None; 2], |g| g.via.each());
         let count = ncs.len() as u64;
-        let own = self.model.gateway().map_or([None; 2], |g| [g.vtep4.map(IpAddr::V4), g.vtep6.map(IpAddr::V6)]);
+        let own = self.model.gateway().map_or([None; 2], |g| g.vteps());
         for (number, nc) in ncs.into_iter().enumerate().filter(|(_, nc)| !own.contains(&Some(*nc))) {
             let group = self.neighbour(nc, number as u64, mtu)?;
             self.writer.bind_nc_group(nc, Some(group));

@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::mpsc::{sync_channel, Receiver, RecvTimeoutError, SyncSender, TrySendError};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 /// Records that wait at most.
 const QUEUE: usize = 65_536;
@@ -188,13 +188,9 @@ pub struct SessionLog {
     offset: AtomicI64,
 }
 
-fn wall_now() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis() as u64
-}
-
 /// Wall-clock milliseconds minus those of CLOCK_MONOTONIC.
 fn offset_now() -> i64 {
-    wall_now() as i64 - (monotonic_ns() / 1_000_000) as i64
+    crate::audit::now_ms() as i64 - (monotonic_ns() / 1_000_000) as i64
 }
 
 impl SessionLog {
@@ -354,7 +350,7 @@ fn write(target: &model::SessionLog, records: &Receiver<Record>, health: &Health
         model::SessionLog::Ipfix(to) => {
             let mut exporter = Exporter::new(*to);
             while let Some(list) = next(records) {
-                match exporter.send(&list, wall_now()) {
+                match exporter.send(&list, crate::audit::now_ms()) {
                     Ok(()) => health.goes_well(),
                     Err(e) => health.fails(&list, format!("the IPFIX collector {to} cannot be told of sessions: {e}")),
                 }

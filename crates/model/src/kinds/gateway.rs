@@ -92,13 +92,17 @@ impl Gateway {
         Gateway { name, ..Gateway::usual() }
     }
 
-    /// Its own tunnel addresses, which no Nc may have: none if VMs run here.
+    /// Its own tunnel addresses: IPv4, IPv6.
+    pub fn vteps(&self) -> [Option<IpAddr>; 2] {
+        [self.vtep4.map(IpAddr::V4), self.vtep6.map(IpAddr::V6)]
+    }
+
+    /// Those that no Nc may have: none if VMs run here.
     pub(crate) fn barred(&self) -> [Option<IpAddr>; 2] {
-        let own = [self.vtep4.map(IpAddr::V4), self.vtep6.map(IpAddr::V6)];
         if self.vms_here {
             [None; 2]
         } else {
-            own
+            self.vteps()
         }
     }
 

@@ -7,7 +7,6 @@ use crate::error::Problem;
 use crate::kinds::*;
 use abi::Ipv4Net;
 use std::collections::HashMap;
-use std::net::IpAddr;
 
 impl Model {
     /// Every rule that joins edge ports and overlays with the rest. Of two that claim the same, the one that is `described` is at fault.
@@ -42,7 +41,7 @@ impl Model {
             if let Some(other) = interface.and_then(|i| interfaces.insert(i, &p.name)) {
                 taken("spec.interface", interface.cloned().unwrap_or_default(), format!("EdgePort `{other}`"));
             }
-            let own = gateway.iter().flat_map(|g| [g.vtep4.map(IpAddr::V4), g.vtep6.map(IpAddr::V6)]).flatten();
+            let own = gateway.iter().flat_map(|g| g.vteps()).flatten();
             for address in own.filter(|a| p.at.contains(a)) {
                 let by = "this node's Gateway (spec.vtep): a port that is here has an interface".to_string();
                 taken("spec.at", address.to_string(), by);

@@ -49,10 +49,12 @@ impl Model {
     /// Why a VM is none of this node's, if so.
     fn elsewhere(&self, vpc: u32, mac: Mac) -> Option<String> {
         let nc = self.nc(self.vpc(vpc).vms.get(&mac)?.nc);
-        let own = self.gateway.iter().flat_map(|g| [g.vtep4.map(IpAddr::V4), g.vtep6.map(IpAddr::V6)]).flatten();
-        let own: Vec<String> = own.map(|a| a.to_string()).collect();
-        let here = own.contains(&nc.address.to_string());
+        let own: Vec<IpAddr> = self.gateway.iter().flat_map(|g| g.vteps()).flatten().collect();
+        if own.contains(&nc.address) {
+            return None;
+        }
+        let own: Vec<String> = own.iter().map(IpAddr::to_string).collect();
         let own = if own.is_empty() { "has none".into() } else { format!("has {}", own.join(" and ")) };
-        (!here).then(|| format!("is on Nc `{}`, {}: this node's Gateway {own} (spec.vtep)", nc.name, nc.address))
+        Some(format!("is on Nc `{}`, {}: this node's Gateway {own} (spec.vtep)", nc.name, nc.address))
     }
 }

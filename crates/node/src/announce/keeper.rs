@@ -103,8 +103,7 @@ impl Keeper {
                 (Stance::Leave(reason), Some(_)) if !marked_long && have.contains_key(&prefix) => {
                     bring(kernel, &have, prefix, ANNOUNCE_METRIC_LEAVING, reason.clone())
                 }
-                (Stance::Serve, None) => take_away(kernel, &have, prefix, "no longer served here"),
-                (Stance::Leave(_) | Stance::Gone(_), None) => take_away(kernel, &have, prefix, "no longer served here"),
+                (_, None) => take_away(kernel, &have, prefix, "no longer served here"),
                 (Stance::Leave(reason) | Stance::Gone(reason), Some(_)) => take_away(kernel, &have, prefix, reason),
             };
             let adopted = !self.known.contains_key(&prefix)
@@ -114,6 +113,11 @@ impl Keeper {
         }
         self.forget(wanted);
         Ok(happened)
+    }
+
+    /// Whether the kernel has a route of these.
+    pub fn has_routes(&self) -> bool {
+        self.known.values().any(|k| matches!(k.state, State::Announced | State::Leaving))
     }
 
     fn note(&mut self, new: Happened, adopted: bool, happened: &mut Vec<Happened>) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The kernel's side of what is announced: routes of an own protocol, and whether ports take packets in.
 
-use crate::routing::netlink::Netlink;
+use crate::routing::netlink::{Netlink, ACK, DUMP, IFLA_IFNAME, RTM_GETLINK, RTM_GETROUTE, RTM_NEWLINK, RTM_NEWROUTE};
 use abi::Prefix;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,19 +9,12 @@ use std::io;
 use std::net::IpAddr;
 use underlay::netlink::{attribute, attributes, u32_at};
 
-const RTM_NEWLINK: u16 = 16;
-const RTM_GETLINK: u16 = 18;
-const RTM_NEWROUTE: u16 = 24;
 const RTM_DELROUTE: u16 = 25;
-const RTM_GETROUTE: u16 = 26;
-const ACK: u16 = 4;
-const DUMP: u16 = 0x300;
 const CREATE_ONLY: u16 = 0x400 | 0x200;
 const RTN_BLACKHOLE: u8 = 6;
 const RTA_DST: u16 = 1;
 const RTA_PRIORITY: u16 = 6;
 const RTA_TABLE: u16 = 15;
-const IFLA_IFNAME: u16 = 3;
 const IFLA_XDP: u16 = 43;
 const IFLA_XDP_ATTACHED: u16 = 2;
 const IFF_UP: u32 = 1;
@@ -59,6 +52,15 @@ pub(super) struct Kernel {
 }
 
 impl Kernel {
+    /// The one of these marks, which is opened if it is not the one that is there.
+    pub fn of(there: &mut Option<Kernel>, marks: Marks) -> io::Result<&mut Kernel> {
+        let kernel = match there.take().filter(|kernel| kernel.marks == marks) {
+            Some(kernel) => kernel,
+            None => Kernel::open(marks)?,
+        };
+        Ok(there.insert(kernel))
+    }
+
     /// Those with these marks, in the network namespace of the calling thread.
     pub fn open(marks: Marks) -> io::Result<Kernel> {
         let netlink = Netlink::open(0)?;

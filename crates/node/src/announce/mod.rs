@@ -46,7 +46,7 @@ struct Inner {
     of: Option<(u64, Option<String>)>,
     plan: AnnouncePlan,
     keeper: Keeper,
-    kernel: Option<(Marks, Kernel)>,
+    kernel: Option<Kernel>,
     /// Since when each prefix is what it is, ms since 1970.
     since: BTreeMap<abi::Prefix, u64>,
     watched: bool,
@@ -99,25 +99,15 @@ pub fn forget(socket: &Path) -> io::Result<()> {
 impl Node {
     /// A look; `stance` instead of the one that follows from the configuration.
     fn announce(&self, forced: Option<&Stance>) {
-        // Locks of the node before this one's.
-        let generation = self.core.try_lock().map(|core| {
-            let of = Some((core.model.generation(), core.model.own_name().map(String::from)));
-            let old = self.announcer.state.lock().of.clone();
-            (of.clone(), (old != of).then(|| core.model.announce()))
-        });
+        if !self.plan_announcements() {
+            return;
+        }
+        // Locks of the node before the announcer's.
         let ports = self.ports_of_announcements();
         let admission = self.managed.as_ref().map(|m| (m.followed().admitted, m.view().why));
         let mut inner = self.announcer.state.lock();
-        if let Some((of, Some(plan))) = generation {
-            inner.of = of;
-            inner.plan = plan;
-        }
-        // What was left is not judged before it is known what is wanted and by which ports.
-        if inner.of.is_none() || (ports.is_none() && inner.files.notice().is_none()) {
-            return;
-        }
-        // Nothing was ever wanted: nobody's kernel is touched.
-        if inner.plan.settings.state == Announcing::Off && inner.kernel.is_none() && inner.files.notice().is_none() {
+        // What was left is not judged before it is known by which ports it comes.
+        if ports.is_none() && inner.files.notice().is_none() {
             return;
         }
         let looked = inner.look(ports, admission, forced);
@@ -125,6 +115,22 @@ impl Node {
         let told = inner.files.take_withdrawals();
         drop(inner);
         self.note_announced(happened, told);
+    }
+
+    /// Takes over what the configuration wants now, unless that is being changed. Whether there is anything to look after: if nothing was ever
+    /// wanted, nobody's kernel is touched.
+    fn plan_announcements(&self) -> bool {
+        let old = self.announcer.state.lock().of.clone();
+        let new = self.core.try_lock().and_then(|core| {
+            let of = Some((core.model.generation(), core.model.own_name().map(String::from)));
+            (of != old).then(|| (of, core.model.announce()))
+        });
+        let mut inner = self.announcer.state.lock();
+        if let Some((of, plan)) = new {
+            (inner.of, inner.plan) = (of, plan);
+        }
+        let wanted = inner.announces() || inner.kernel.is_some() || inner.files.notice().is_some();
+        inner.of.is_some() && wanted
     }
 
     /// Uplinks as they are served; none: the node is being changed.
@@ -166,8 +172,7 @@ impl Node {
             let inner = self.announcer.state.lock();
             let settings = inner.plan.settings;
             let held = settings.on_stop == OnStop::Hold && settings.hold > 0 && outlives && inner.files.watched();
-            let there = inner.keeper.known.values().any(|k| matches!(k.state, State::Announced | State::Leaving));
-            (settings, held, there)
+            (settings, held, inner.keeper.has_routes())
         };
         if !there {
             self.announcer.state.lock().files.forget_notice();
@@ -216,11 +221,7 @@ impl Inner {
             Some(stance) => stance.clone(),
             None => stance(&self.plan, admission, trouble(&ports)?),
         };
-        let kernel = match self.kernel.take() {
-            Some((of, kernel)) if of == marks => kernel,
-            _ => Kernel::open(marks)?,
-        };
-        let (_, kernel) = self.kernel.insert((marks, kernel));
+        let kernel = Kernel::of(&mut self.kernel, marks)?;
         let grace = Duration::from_secs(settings.grace.into());
         let happened = self.keeper.pass(kernel, (&self.plan.prefixes, &stance), (Instant::now(), grace))?;
         // Those of other marks go when the new ones are there.
@@ -230,16 +231,15 @@ impl Inner {
             Keeper::default().pass(&mut Kernel::open(old.marks)?, (&none, &gone), (Instant::now(), Duration::ZERO))?;
         }
         let (grace, hold) = (settings.grace, settings.hold);
-        let there = self.keeper.known.values().any(|k| matches!(k.state, State::Announced | State::Leaving));
-        match settings.state == Announcing::Off && !there {
+        match settings.state == Announcing::Off && !self.keeper.has_routes() {
             true => self.files.forget_notice(),
             false => self.files.set_notice(&Notice { beat: Beat::now(), marks, grace, hold, ports, outlives })?,
         }
         self.watched = self.files.watched();
         self.shadowed = self.shadows();
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let now = crate::audit::now_ms();
         let Inner { since, keeper, .. } = self;
-        since.extend(happened.iter().map(|h| (h.prefix, now.as_millis() as u64)));
+        since.extend(happened.iter().map(|h| (h.prefix, now)));
         since.retain(|prefix, _| keeper.known.contains_key(prefix));
         Ok(happened)
     }

@@ -83,7 +83,7 @@ fn shadowed(prefix: &str, interface: &str) -> String {
 }
 
 impl Inner {
-    fn announces(&self) -> bool {
+    pub(super) fn announces(&self) -> bool {
         self.plan.settings.state != Announcing::Off
     }
 

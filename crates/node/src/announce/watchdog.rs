@@ -36,7 +36,7 @@ fn judge(notice: &Notice, trouble: Option<String>) -> Option<Stance> {
 #[derive(Debug, Default)]
 struct Watchdog {
     files: Files,
-    kernel: Option<(super::kernel::Marks, Kernel)>,
+    kernel: Option<Kernel>,
     keeper: Keeper,
     trouble: String,
 }
@@ -48,15 +48,11 @@ impl Watchdog {
             self.keeper = Keeper::default();
             return Ok(());
         };
-        let kernel = match self.kernel.take() {
-            Some((marks, kernel)) if marks == notice.marks => kernel,
-            _ => Kernel::open(notice.marks)?,
-        };
-        let (_, kernel) = self.kernel.insert((notice.marks, kernel));
         let Some(stance) = judge(&notice, trouble(&notice.ports)?) else {
             self.keeper = Keeper::default();
             return Ok(());
         };
+        let kernel = Kernel::of(&mut self.kernel, notice.marks)?;
         let there: Wanted = kernel.list()?.into_keys().map(|prefix| (prefix, Vec::new())).collect();
         let grace = Duration::from_secs(notice.grace.into());
         let happened = self.keeper.pass(kernel, (&there, &stance), (now, grace))?;
@@ -64,13 +60,13 @@ impl Watchdog {
     }
 
     fn tell(&self, happened: Vec<Happened>) -> std::io::Result<()> {
-        let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+        let time_ms = crate::audit::now_ms();
         let withdrawals: Vec<Withdrawal> = happened
             .into_iter()
             .map(|h| {
                 let (prefix, state) = (h.prefix.to_string(), h.state.name().to_string());
                 tracing::warn!("{prefix} is {state}: {}", h.reason);
-                Withdrawal { time_ms: time.as_millis() as u64, prefix, state, reason: h.reason }
+                Withdrawal { time_ms, prefix, state, reason: h.reason }
             })
             .collect();
         if !withdrawals.is_empty() {

@@ -9,14 +9,14 @@ use underlay::netlink::{attribute, attributes, message, messages, parse, u32_at,
 
 /// News of interfaces, routes of both families, and next hops (RTMGRP_LINK, RTMGRP_IPV4_ROUTE, RTMGRP_IPV6_ROUTE, RTNLGRP_NEXTHOP).
 pub const NEWS: u32 = 1 | 0x40 | 0x400 | 1 << 31;
-const RTM_NEWLINK: u16 = 16;
-const RTM_GETLINK: u16 = 18;
+pub(crate) const RTM_NEWLINK: u16 = 16;
+pub(crate) const RTM_GETLINK: u16 = 18;
 const RTM_SETLINK: u16 = 19;
-const RTM_NEWROUTE: u16 = 24;
-const RTM_GETROUTE: u16 = 26;
-const ACK: u16 = 4;
-const DUMP: u16 = 0x300;
-const IFLA_IFNAME: u16 = 3;
+pub(crate) const RTM_NEWROUTE: u16 = 24;
+pub(crate) const RTM_GETROUTE: u16 = 26;
+pub(crate) const ACK: u16 = 4;
+pub(crate) const DUMP: u16 = 0x300;
+pub(crate) const IFLA_IFNAME: u16 = 3;
 const IFLA_IFALIAS: u16 = 20;
 const MAIN: u32 = 254;
 /// Who enters routes that are nobody's announcement: ICMP redirects, the kernel itself, router advertisements (`rtnetlink.h`).
@@ -164,8 +164,7 @@ impl Netlink {
     fn dump(&mut self, kind: u16, family: u8, header: usize, each: impl FnMut(u16, u16, &[u8])) -> io::Result<()> {
         let mut payload = vec![0; header];
         payload[0] = family;
-        self.sequence += 1;
-        self.request(&message(kind, DUMP, self.sequence, &payload), each)
+        self.exchange(kind, DUMP, &payload, each)
     }
 
     /// Notes on an interface whose it is.
@@ -173,8 +172,7 @@ impl Netlink {
         let mut payload = vec![0; 16];
         payload[4..8].copy_from_slice(&index.to_ne_bytes());
         attribute(&mut payload, IFLA_IFALIAS, alias.as_bytes());
-        self.sequence += 1;
-        self.request(&message(RTM_SETLINK, ACK, self.sequence, &payload), |_, _, _| {})
+        self.exchange(RTM_SETLINK, ACK, &payload, |_, _, _| {})
     }
 
     /// All interfaces.
