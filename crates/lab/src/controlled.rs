@@ -85,14 +85,8 @@ impl Controlled {
 
     /// Applies documents, which stay as a file of the lab.
     fn apply(&self, name: &str, text: &str) -> Result<(), LabError> {
-        let path = self.file(name, text)?;
+        let path = self.names().write(name, text)?;
         self.operator(&["apply", &path, "--yes"]).map(drop)
-    }
-
-    fn file(&self, name: &str, text: &str) -> Result<String, LabError> {
-        let path = self.names().dir().join(name);
-        std::fs::write(&path, text).map_err(|source| LabError::File { path: path.clone(), source })?;
-        Ok(path.display().to_string())
     }
 
     pub(crate) fn list(&self, what: &str) -> Result<Vec<Value>, LabError> {
@@ -325,7 +319,7 @@ impl Controlled {
         for (node, cluster, segment) in NODES {
             let (socket, state) = (socket(&names, node), names.dir().join(node).display().to_string());
             let (instance, at) = (format!("{}-{node}", names.instance()), socket.display().to_string());
-            let gateway = self.file(&format!("{node}.yaml"), &gateway_yaml(cluster, segment, &engine))?;
+            let gateway = names.write(&format!("{node}.yaml"), gateway_yaml(cluster, segment, &engine))?;
             let own = [&tunny, "--instance", &instance, "--socket", &at, "node", "--config", &gateway];
             let more = ["--state", &state, "--flow-cache", &flow_cache, "--controller"];
             let words = own.into_iter().chain(more).map(String::from).chain([url()]);

@@ -28,15 +28,14 @@ fn log(lab: &Lab) -> PathBuf {
 /// Starts nginx in the Internet.
 pub(crate) fn start_web(lab: &mut Lab) -> Result<(), LabError> {
     let dir = lab.shape.names.dir();
-    let (at, conf) = (dir.display(), dir.join("nginx.conf"));
+    let at = dir.display();
     let text = format!(
         "daemon off;\nworker_processes 1;\npid {at}/nginx.pid;\nerror_log {at}/nginx-error.log;\n\
          events {{ worker_connections 4096; }}\nhttp {{\n  log_format seen '$remote_addr $remote_port $uri';\n\
          \x20 access_log {at}/web.log seen;\n  server {{\n    listen 80;\n    listen [::]:80;\n\
          \x20   location / {{ return 200 \"hello\\n\"; }}\n  }}\n}}\n"
     );
-    std::fs::write(&conf, text).map_err(|source| LabError::File { path: conf.clone(), source })?;
-    let conf = conf.display().to_string();
+    let conf = lab.shape.names.write("nginx.conf", text)?;
     lab.background("inet", "nginx on the Internet", &["nginx", "-c", &conf]).map(drop)
 }
 

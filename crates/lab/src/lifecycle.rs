@@ -90,13 +90,8 @@ pub fn up(options: &Options, progress: &Progress) -> Result<Lab, LabError> {
     let mut lab = Lab { shape, node: None, edge: None, options: options.clone(), state, _lock: lock };
     region::build(&lab.shape, progress)?;
     interrupt::check()?;
-    let yaml = names.dir().join("region.yaml");
-    let edge = names.dir().join("edge.yaml");
-    for (path, text) in
-        [(yaml, config::yaml(options.uplinks, &options.engine)), (edge, config::edge_yaml(&options.engine))]
-    {
-        std::fs::write(&path, text).map_err(|source| LabError::File { path: path.clone(), source })?;
-    }
+    names.write("region.yaml", config::yaml(options.uplinks, &options.engine))?;
+    names.write("edge.yaml", config::edge_yaml(&options.engine))?;
     for vm in &VMS {
         lab.background(vm.name, &format!("iperf3 server of {}", vm.name), &["iperf3", "-s"])?;
     }

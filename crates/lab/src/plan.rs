@@ -7,6 +7,7 @@
 //! IPv4 underlay, green over the IPv6 underlay.
 
 use crate::shell::Namespace;
+use crate::LabError;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use vtep::{Port, Vtep};
@@ -238,6 +239,13 @@ impl Names {
     /// Where state, configuration and logs lie.
     pub fn dir(&self) -> PathBuf {
         PathBuf::from("/run/tunny").join(self.instance())
+    }
+
+    /// Writes one of the lab's files; its path.
+    pub(crate) fn write(&self, name: &str, contents: impl AsRef<[u8]>) -> Result<String, LabError> {
+        let path = self.dir().join(name);
+        std::fs::write(&path, contents).map_err(|source| LabError::File { path: path.clone(), source })?;
+        Ok(path.display().to_string())
     }
 }
 

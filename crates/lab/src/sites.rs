@@ -19,7 +19,7 @@ use crate::{traffic, Lab, LabError};
 use std::fmt::Write;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::{Duration, Instant};
 use vtep::{port_steps, vtep_steps, Port, Vtep};
 
@@ -207,10 +207,8 @@ fn build(shape: &Shape) -> Result<(), LabError> {
         // A line that is down is no way.
         site.sysctl(&[("net.ipv4.conf.all.ignore_routes_with_linkdown", "1"), ("net.ipv4.conf.all.rp_filter", "0")])?;
     }
-    let program = names.dir().join("ce.bpf.o");
-    let object = include_bytes!(concat!(env!("OUT_DIR"), "/ce.bpf.o"));
-    std::fs::write(&program, object).map_err(|source| LabError::File { path: program.clone(), source })?;
-    LINES.iter().try_for_each(|line| build_line(names, line, &program.display().to_string()))
+    let program = names.write("ce.bpf.o", include_bytes!(concat!(env!("OUT_DIR"), "/ce.bpf.o")))?;
+    LINES.iter().try_for_each(|line| build_line(names, line, &program))
 }
 
 /// Sites, lines and the edge, of a lab that is up.
@@ -229,7 +227,7 @@ impl Sites {
             lab.background(ns, &format!("iperf3 server of {ns}"), &["iperf3", "-s"])?;
         }
         let engine = lab.options.engine.clone();
-        write(&names, &documents(&names, &engine, None))?;
+        names.write("pe.yaml", documents(&names, &engine, None))?;
         start_daemons(lab)?;
         let node = lab.start(&node::Place::provider_edge(&names))?;
         lab.check_engine(&node, 1 + LINES.len())?;
@@ -268,7 +266,7 @@ impl Sites {
     /// Applies the edge's documents anew.
     fn shape(&self, lab: &Lab, shape: Option<u32>) -> Result<(), LabError> {
         let names = &lab.shape.names;
-        let file = write(names, &documents(names, &self.engine, shape))?;
+        let file = names.write("pe.yaml", documents(names, &self.engine, shape))?;
         let instance = node::Place::provider_edge(names).instance;
         let tunny = lab.options.tunny.display().to_string();
         names.namespace("pe").run_argv(&[&tunny, "--instance", &instance, "apply", &file, "--yes"]).map(drop)
@@ -295,12 +293,6 @@ impl Sites {
     }
 }
 
-fn write(names: &Names, text: &str) -> Result<String, LabError> {
-    let path = names.dir().join("pe.yaml");
-    std::fs::write(&path, text).map_err(|source| LabError::File { path: path.clone(), source })?;
-    Ok(path.display().to_string())
-}
-
 fn wait(what: &str, mut is: impl FnMut() -> Result<bool, LabError>) -> Result<(), LabError> {
     let begun = Instant::now();
     while !is()? {
@@ -320,18 +312,15 @@ fn heard(ns: &Namespace) -> Result<u64, LabError> {
 
 /// The edge's gobgpd, and FRR of the host that joins by EVPN.
 fn start_daemons(lab: &mut Lab) -> Result<(), LabError> {
-    let dir = lab.shape.names.dir();
-    let save = |path: PathBuf, text: &str| {
-        std::fs::write(&path, text).map_err(|source| LabError::File { path: path.clone(), source })
-    };
-    let (vtep, config, frr) = (EVPN_HOST.node4().to_string(), dir.join("gobgpd.toml"), dir.join("frr"));
-    save(config.clone(), &fabric::gobgpd(VTEP, &[&vtep]))?;
+    let names = lab.shape.names.clone();
+    let (vtep, frr) = (EVPN_HOST.node4().to_string(), names.dir().join("frr"));
+    let config = names.write("gobgpd.toml", fabric::gobgpd(VTEP, &[&vtep]))?;
     let everybody = Permissions::from_mode(0o777);
     std::fs::create_dir_all(&frr)
         .and_then(|()| std::fs::set_permissions(&frr, everybody))
         .map_err(|source| LabError::File { path: frr.clone(), source })?;
-    save(frr.join("frr.conf"), &fabric::evpn_host(&vtep, VTEP))?;
-    lab.begin("pe", "gobgpd of the edge", &fabric::gobgpd_command(&config))?;
+    names.write("frr/frr.conf", fabric::evpn_host(&vtep, VTEP))?;
+    lab.begin("pe", "gobgpd of the edge", &fabric::gobgpd_command(Path::new(&config)))?;
     lab.begin("nc-evpn", "zebra of the EVPN host", &fabric::frr_command(&frr, "zebra"))?;
     wait("zebra", || Ok(frr.join("zserv").exists()))?;
     lab.begin("nc-evpn", "bgpd of the EVPN host", &fabric::frr_command(&frr, "bgpd")).map(drop)

@@ -593,6 +593,21 @@ fn transport(r: &mut Rng, v6: bool, layers: &mut Vec<Layer>) {
     layers.push(Layer::Data(size));
 }
 
+/// A frame of these layers, of which something may be wrong: a field, its length, a byte.
+fn damaged(r: &mut Rng, layers: Vec<Layer>) -> Packet {
+    let mut packet = Packet::new(layers);
+    if r.chance(15) {
+        spoil_field(r, &mut packet);
+    }
+    match r.below(40) {
+        0 => packet.cut = Some(14 + r.below(80)),
+        1 => packet.pad = vec![0xaa; r.below(40)],
+        2 | 3 => packet.patches.push((r.below(90), vec![r.word() as u8])),
+        _ => {}
+    }
+    packet
+}
+
 /// Makes one field of one layer wrong, with every checksum around it right.
 pub(crate) fn spoil_field(r: &mut Rng, packet: &mut Packet) {
     if packet.layers.is_empty() {

@@ -3,7 +3,7 @@
 
 use crate::edge::{Circuit, EdgePort};
 use crate::layers::*;
-use crate::random::{inner, mac, outer, pool, pool4, spoil_field};
+use crate::random::{damaged, inner, mac, outer, pool, pool4};
 use crate::region::*;
 use crate::rng::Rng;
 use std::net::IpAddr;
@@ -147,16 +147,7 @@ pub fn edge_packet(r: &mut Rng, region: &Region) -> Option<(Packet, u32)> {
         eth.dst = Mac([1, 0x80, 0xc2, 0, 0, r.below(20) as u8]);
     }
     layers.splice(1..1, tags.into_iter().map(Layer::Vlan));
-    let mut packet = Packet::new(layers);
-    if r.chance(15) {
-        spoil_field(r, &mut packet);
-    }
-    match r.below(40) {
-        0 => packet.cut = Some(14 + r.below(80)),
-        1 => packet.pad = vec![0xaa; r.below(40)],
-        2 | 3 => packet.patches.push((r.below(90), vec![r.word() as u8])),
-        _ => {}
-    }
+    let packet = damaged(r, layers);
     let port = if r.chance(97) { circuit.port } else { 31 + r.below(4) as u32 };
     Some((packet, port))
 }

@@ -48,15 +48,6 @@ pub fn vm_packet(r: &mut Rng, region: &Region) -> Option<(Packet, u32)> {
     if r.chance(3) {
         layers.insert(1, Layer::Vlan(Vlan { tci: r.word() as u16, tpid: 0x8100, ethertype: None }));
     }
-    let mut packet = Packet::new(layers);
-    if r.chance(15) {
-        spoil_field(r, &mut packet);
-    }
-    match r.below(40) {
-        0 => packet.cut = Some(14 + r.below(80)),
-        1 => packet.pad = vec![0xaa; r.below(40)],
-        2 | 3 => packet.patches.push((r.below(90), vec![r.word() as u8])),
-        _ => {}
-    }
+    let packet = damaged(r, layers);
     Some((packet, port.port))
 }
