@@ -63,6 +63,7 @@ struct end {
 	__u32 tag_bytes;	/* of the tags that were taken off */
 	__u32 tags[2];		/* those, as they stood there */
 	__u64 guest;		/* MAC address of the VM by whose port it came, 0: by no VM port */
+	struct segments segments;
 	__u32 guess;		/* line of the record that the session of a pair of VMs seems to have, 0: none */
 };
 
@@ -75,7 +76,7 @@ struct {
 } tunny_ends SEC(".maps");
 
 struct packet {
-	struct xdp_md *ctx;
+	struct frame_ctx *ctx;
 	const struct end *end;	/* the later stages read there what they need seldom or late: on the stack it would lie twice */
 	struct tunny_root *root;
 	struct tunny_stats *stats;
@@ -141,6 +142,16 @@ static __always_inline int frame_holds(struct packet *p, __u32 need)
 	p->stats->rx_bytes += all - p->bytes;
 	p->bytes = all;
 	return need <= p->bytes;
+}
+
+/* A framing has laid the frame at `inner_at` bare: the frame received is counted as the packets that it stands for. */
+static __always_inline void count_segments(struct frame_ctx *ctx, struct tunny_stats *stats, struct end *e, __u32 inner_at)
+{
+	measure(ctx, &e->segments, inner_at + ETH_BYTES);
+	if (!stats)
+		return;
+	stats->rx += packets_in(&e->segments) - 1;
+	stats->rx_bytes += bytes_in(&e->segments, 0, inner_at);
 }
 
 static __always_inline __u64 load_be64(const void *at)

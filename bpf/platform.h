@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause */
 /*
- * What the program needs of its surroundings: maps, the frame, clocks, where packets leave. Only this file calls helpers of the kernel,
- * so that tables, states, framings and stages could run in another place that has the same few functions.
+ * What the program needs of its surroundings: maps, the frame, clocks, where packets leave. Only this file calls helpers of the kernel, and
+ * those of the two places where the stages run: XDP (platform_xdp.h), and tc (platform_skb.h), of which TUNNY_SKB tells.
  *
  * Include order, from below: include/, platform.h, tables/, states/, packet.h, addresses.h, connection/, framing/, stages/, programs. No
  * include runs upwards (`cargo xtask style`).
@@ -96,97 +96,13 @@ static __always_inline __u32 random_number(void)
 	return bpf_get_prandom_u32();
 }
 
-/* ---- the frame ---- */
+#ifdef TUNNY_SKB
+#include "platform_skb.h"
+#else
+#include "platform_xdp.h"
+#endif
 
-static __always_inline void *data_of(struct xdp_md *ctx)
-{
-	return (void *)(long)ctx->data;
-}
-
-static __always_inline void *end_of(struct xdp_md *ctx)
-{
-	return (void *)(long)ctx->data_end;
-}
-
-/*
- * The same bounds, loaded by hand: in large functions the compiler puts the extension of a 32-bit load apart from it, and the verifier
- * forgets what it was.
- */
-static __always_inline void *front(struct xdp_md *ctx)
-{
-	void *at;
-
-	asm volatile("%0 = *(u32 *)(%1 + 0)" : "=r"(at) : "r"(ctx));
-	return at;
-}
-
-static __always_inline void *behind(struct xdp_md *ctx)
-{
-	void *at;
-
-	asm volatile("%0 = *(u32 *)(%1 + 4)" : "=r"(at) : "r"(ctx));
-	return at;
-}
-
-/* Bytes in all buffers of the frame. */
-static __always_inline __u32 buffers_bytes(struct xdp_md *ctx)
-{
-	return bpf_xdp_get_buff_len(ctx);
-}
-
-/*
- * Length of the frame. A multi-buffer frame's first buffer is never small (but with header split, which drivers turn off
- * for XDP), so small frames are spared the call; frame_holds checks again before it calls one too short.
- */
-static __always_inline __u32 frame_bytes(struct xdp_md *ctx)
-{
-	__u64 first = end_of(ctx) - data_of(ctx);
-
-	return first > 1024 ? buffers_bytes(ctx) : first;
-}
-
-/* Copies bytes that may lie in any buffer. Negative: they are not all there. */
-static __always_inline long copy_out(struct xdp_md *ctx, __u32 at, void *to, __u32 bytes)
-{
-	return bpf_xdp_load_bytes(ctx, at, to, bytes);
-}
-
-/* The frame begins so many bytes later. Not zero: the driver refuses. */
-static __always_inline int move_head(struct xdp_md *ctx, int by)
-{
-	return bpf_xdp_adjust_head(ctx, by);
-}
-
-/* The frame ends so many bytes later. Not zero: the driver refuses. */
-static __always_inline int move_tail(struct xdp_md *ctx, int by)
-{
-	return bpf_xdp_adjust_tail(ctx, by);
-}
-
-/* Makes room for metadata in front of the frame and returns it. NULL: the driver knows none. */
-static __always_inline void *make_meta(struct xdp_md *ctx, int bytes)
-{
-	void *meta;
-
-	if (bpf_xdp_adjust_meta(ctx, -bytes))
-		return NULL;
-	meta = (void *)(long)ctx->data_meta;
-	return meta + bytes > data_of(ctx) ? NULL : meta;
-}
-
-/* Sum of words of 32 bits, a multiple of four bytes and at most 512. */
-static __always_inline __u32 sum_words(void *at, __u32 bytes)
-{
-	return bpf_csum_diff(0, 0, at, bytes, 0);
-}
-
-/* ---- where packets and events go ---- */
-
-/* Names the way out: a port, or a socket. XDP_DROP: there is none under this key. */
-static __always_inline int redirect(void *map, __u32 key)
-{
-	return bpf_redirect_map(map, key, XDP_DROP);
-}
+/* ---- where events go ---- */
 
 /* Room for an event; not NULL: submit_event must follow. */
 static __always_inline void *reserve_event(void *ring, __u64 bytes)

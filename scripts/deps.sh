@@ -24,6 +24,7 @@ ethtool:/usr/sbin/ethtool
 iperf3:/usr/bin/iperf3
 iputils-ping:/usr/bin/ping
 busybox:/usr/bin/busybox
+isc-dhcp-client:/usr/sbin/dhclient
 util-linux:/usr/bin/nsenter
 procps:/usr/bin/pgrep
 nginx-light:/usr/sbin/nginx

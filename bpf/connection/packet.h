@@ -68,6 +68,7 @@ struct flow {
 	__u64 ce;		/* MAC address at the other end */
 	__u32 in;		/* the packet is towards the end that stands as the VM in the key */
 	struct state_key state_key;
+	struct segments segments;
 };
 
 struct {
@@ -85,6 +86,7 @@ static __always_inline void flow_of(struct flow *w, const struct packet *p)
 	w->inner_bytes = p->inner_bytes;
 	w->v6 = p->inner_v6;
 	w->vni = p->vni;
+	w->segments = p->end->segments;
 	w->server = NO_SERVER;
 	w->from_line = p->edge;
 }
@@ -113,7 +115,7 @@ static __always_inline void read_segment(struct segment *s, const void *l4, __u3
 }
 
 /* The upper header at `at` with `bytes` bytes. Returns GO, or why the fast path does not serve it. */
-static __always_inline int read_upper(struct xdp_md *ctx, struct flow *w, __u32 proto, __u32 at, __u32 bytes)
+static __always_inline int read_upper(struct frame_ctx *ctx, struct flow *w, __u32 proto, __u32 at, __u32 bytes)
 {
 	void *l4;
 	__u32 header;
@@ -161,7 +163,7 @@ static __always_inline int read_upper(struct xdp_md *ctx, struct flow *w, __u32 
 }
 
 /* The packet at w->at, whose header parse has seen. Returns as read_upper. */
-static __always_inline int read_packet(struct xdp_md *ctx, struct flow *w)
+static __always_inline int read_packet(struct frame_ctx *ctx, struct flow *w)
 {
 	void *ip;
 	__u32 at = w->at, proto;
@@ -263,20 +265,22 @@ static __always_inline int session_verdict(const struct flow *w, const struct tu
 	return session_judges(r, state, w->upper == UPPER_TCP, w->flags, w->policy, in);
 }
 
-/* The session takes a packet of so many bytes; s: of TCP. */
-static __always_inline void session_takes(struct tunny_session_record *r, __u64 state, int tcp, const struct segment *s, __u32 bytes, int in)
+/* The session takes packets, by a word that session_count made; s: of TCP. */
+static __always_inline void session_takes(struct tunny_session_record *r, __u64 state, int tcp, const struct segment *s, __u64 count, int in)
 {
 	int alive;
 
 	if (tunny_probes.only)
 		return;
 	alive = tcp ? session_progress(r, state, s, in) : 1;
-	session_touch(r, alive, bytes, time_tick_ns());
+	session_touch(r, alive, count, time_tick_ns());
 }
 
 static __always_inline void take(const struct flow *w, struct tunny_session_record *r, __u64 state, int in)
 {
-	session_takes(r, state, w->upper == UPPER_TCP, &w->segment, w->bytes, in);
+	__u64 count = session_count(packets_in(&w->segments), bytes_in(&w->segments, w->bytes, -ETH_BYTES));
+
+	session_takes(r, state, w->upper == UPPER_TCP, &w->segment, count, in);
 }
 
 #endif

@@ -14,6 +14,12 @@ static __always_inline __u32 overhead(const struct packet *p)
 	return vxlan_overhead(p->nc_v6);
 }
 
+/* What is left to drivers cannot be left to them in the tunnel that locate has chosen. */
+static __always_inline int cannot_wrap(const struct packet *p)
+{
+	return vxlan_needs_whole(p);
+}
+
 static __always_inline int encapsulate(struct packet *p)
 {
 	return vxlan_encapsulate(p);

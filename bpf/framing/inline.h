@@ -82,7 +82,7 @@ static __always_inline int inline_vpc(const struct tunny_root *root, struct flow
 }
 
 /* ARP passes; a server must not speak for another one. */
-static __always_inline int inline_arp(struct xdp_md *ctx, const struct flow *w, const struct inline_frame *f)
+static __always_inline int inline_arp(struct frame_ctx *ctx, const struct flow *w, const struct inline_frame *f)
 {
 	void *arp = front(ctx) + ETH_BYTES;
 	__u32 sender;
@@ -96,13 +96,13 @@ static __always_inline int inline_arp(struct xdp_md *ctx, const struct flow *w, 
 }
 
 /* Are `need` bytes of the frame in its first buffer? Else what that means for the frame. */
-static __always_inline int inline_short(struct xdp_md *ctx, __u32 need)
+static __always_inline int inline_short(struct frame_ctx *ctx, __u32 need)
 {
 	return buffers_bytes(ctx) < need ? DROP_INNER_TRUNCATED : PUNT + PUNT_NONLINEAR_HEADERS;
 }
 
 /* The frame's headers. GO: an IP packet, and w->why says why the fast path does not judge it, if it does not. */
-static __always_inline int inline_headers(struct xdp_md *ctx, struct flow *w, struct inline_frame *f)
+static __always_inline int inline_headers(struct frame_ctx *ctx, struct flow *w, struct inline_frame *f)
 {
 	void *eth = front(ctx), *ip = eth + ETH_BYTES;
 	__u32 left;
@@ -171,7 +171,7 @@ static __always_inline int misaddressed(const struct tunny_root *root, const str
 }
 
 /* Neighbour discovery (RFC 4861): a server speaks for its own addresses and is no router. */
-static __always_inline int inline_neighbours(struct xdp_md *ctx, const struct flow *w, const struct inline_frame *f, __u32 type)
+static __always_inline int inline_neighbours(struct frame_ctx *ctx, const struct flow *w, const struct inline_frame *f, __u32 type)
 {
 	void *message = front(ctx) + ETH_BYTES + IPV6_BYTES;
 	int targeted = type == ND_SOLICITATION || type == ND_ADVERTISEMENT;
@@ -197,7 +197,7 @@ static __always_inline int inline_neighbours(struct xdp_md *ctx, const struct fl
 }
 
 /* Multicast listener discovery (RFC 3810), without which a switch that listens in withholds solicitations. */
-static __always_inline int inline_listeners(struct xdp_md *ctx, const struct flow *w)
+static __always_inline int inline_listeners(struct frame_ctx *ctx, const struct flow *w)
 {
 	void *b = front(ctx) + ETH_BYTES + IPV6_BYTES;
 	__u32 type;
@@ -215,7 +215,7 @@ static __always_inline int inline_listeners(struct xdp_md *ctx, const struct flo
 }
 
 /* What a link cannot do without. UNJUDGED, GO for an ordinary packet, or a verdict. */
-static __always_inline int inline_unjudged(struct xdp_md *ctx, const struct tunny_root *root, const struct flow *w,
+static __always_inline int inline_unjudged(struct frame_ctx *ctx, const struct tunny_root *root, const struct flow *w,
 					   const struct inline_frame *f)
 {
 	__u32 next = w->key.w[0] >> 32 & 0xff, ports = w->src_port << 16 | w->dst_port;
@@ -264,10 +264,10 @@ static __always_inline int inline_unjudged(struct xdp_md *ctx, const struct tunn
 }
 
 /* The pair of the port by which a frame came, and where it leaves. PASS: there is none. */
-static __always_inline int inline_pair(struct xdp_md *ctx, const struct tunny_root *root, struct flow *w, struct end *e,
+static __always_inline int inline_pair(struct frame_ctx *ctx, const struct tunny_root *root, struct flow *w, struct end *e,
 				       struct inline_frame *f)
 {
-	__u32 place = inline_place(root, ctx->ingress_ifindex), pair = place / 2 & (TUNNY_INLINE_MAX - 1);
+	__u32 place = inline_place(root, port_of(ctx)), pair = place / 2 & (TUNNY_INLINE_MAX - 1);
 	__u64 word;
 
 	if (place >= INLINE_PORTS)
@@ -290,7 +290,7 @@ static __always_inline int inline_pair(struct xdp_md *ctx, const struct tunny_ro
  * Fills the flow of a frame: its pair, its headers, the server, its VPC. GO: a packet of a connection; w->why: why the fast path does not
  * judge it, if so. UNJUDGED: something that a link needs. Else a verdict. A global function, for its stack.
  */
-__noinline int tunny_inline_decapsulate(struct xdp_md *ctx, struct flow *w, struct end *e)
+__noinline int tunny_inline_decapsulate(struct frame_ctx *ctx, struct flow *w, struct end *e)
 {
 	struct tunny_root *root = map_value(&tunny_root, 0);
 	struct inline_frame f;

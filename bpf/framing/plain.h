@@ -11,7 +11,7 @@
  * A plain packet to a public address: fills the flow. Returns GO or a verdict, PASS if the address is none of ours; *scope says what the
  * address takes.
  */
-static __always_inline int plain_decapsulate(struct xdp_md *ctx, struct tunny_root *root, struct flow *w, __u32 *scope)
+static __always_inline int plain_decapsulate(struct frame_ctx *ctx, struct tunny_root *root, struct flow *w, __u32 *scope)
 {
 	__u64 roots = READ_ONCE(root->public_roots);
 	int type, why, bad;
@@ -68,14 +68,14 @@ static __always_inline int plain_decapsulate(struct xdp_md *ctx, struct tunny_ro
 }
 
 /* Lays the IP packet bare and sends it to a next hop: what is behind it and in front of it goes. -1 if the driver refuses. */
-static __always_inline int plain_encapsulate(struct xdp_md *ctx, struct flow *w, const struct tunny_nexthop *hop)
+static __always_inline int plain_encapsulate(struct frame_ctx *ctx, struct flow *w, const struct tunny_nexthop *hop)
 {
 	__u32 end = w->at + w->bytes;
 	void *data;
 
 	if (w->frame > end && move_tail(ctx, (int)(end - w->frame)))
 		return -1;
-	if (move_head(ctx, (int)w->at - ETH_BYTES))
+	if (w->at != ETH_BYTES && lay_bare(ctx, w->at - ETH_BYTES, w->v6))
 		return -1;
 	data = front(ctx);
 	if (data + ETH_BYTES > behind(ctx))

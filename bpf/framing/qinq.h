@@ -67,8 +67,9 @@ static __always_inline int qinq_tags(struct packet *p, __u32 number, __u32 tags,
 	return GO;
 }
 
+#ifndef TUNNY_SKB
 /* The frame loses its tags, which `e` keeps. -1 if the driver refuses. */
-static __always_inline int qinq_strip(struct xdp_md *ctx, struct end *e, __u32 tags)
+static __always_inline int qinq_strip(struct frame_ctx *ctx, struct end *e, __u32 tags)
 {
 	void *data = front(ctx);
 	__u64 macs;
@@ -96,7 +97,7 @@ static __always_inline int qinq_strip(struct xdp_md *ctx, struct end *e, __u32 t
 }
 
 /* The frame gets the tags back that it came with. -1 if the driver refuses. */
-static __always_inline int qinq_restore(struct xdp_md *ctx, const struct end *e)
+static __always_inline int qinq_restore(struct frame_ctx *ctx, const struct end *e)
 {
 	int two = e->tag_bytes > TAG_BYTES;
 	void *data;
@@ -124,12 +125,13 @@ static __always_inline int qinq_restore(struct xdp_md *ctx, const struct end *e)
 	*(__u32 *)(data + MAC_BYTES) = e->tags[0];
 	return 0;
 }
+#endif
 
 /*
  * Hands over a frame without its tags that is for the routing daemon which has this address: ARP, BGP (TCP 179), BFD (UDP 3784, 3785, 4784), and
  * what may be, if it does not stand in the first buffer. Else GO. Global, verified once.
  */
-__noinline int tunny_control(struct xdp_md *ctx, __u32 gateway)
+__noinline int tunny_control(struct frame_ctx *ctx, __u32 gateway)
 {
 	void *data = front(ctx), *ip = data + ETH_BYTES;
 	__u32 from, to;
@@ -150,6 +152,7 @@ __noinline int tunny_control(struct xdp_md *ctx, __u32 gateway)
 	return *(__u8 *)(ip + 9) == IPPROTO_UDP && (to == 3784 || to == 3785 || to == 4784) ? PUNT + PUNT_EDGE_CONTROL : GO;
 }
 
+#ifndef TUNNY_SKB
 /* What flow caches hold the frame's flow by, once its VPC is known. Who notes the flow asks once more what the tags stand for. */
 static __always_inline void qinq_versions(const struct tunny_root *root, __u32 vni, __u64 found)
 {
@@ -199,11 +202,12 @@ static __always_inline int qinq_decapsulate(struct packet *p, struct end *e, __u
 	e->inner_bytes = p->inner_bytes;
 	return GO;
 }
+#endif
 
 /*
  * What a line may send for its VPC: the VPC's route to the source has scope line, too. GO or the drop. Global, verified once.
  */
-__noinline int tunny_line_source(struct xdp_md *ctx, __u64 roots, __u32 v6)
+__noinline int tunny_line_source(struct frame_ctx *ctx, __u64 roots, __u32 v6)
 {
 	void *ip = front(ctx) + ETH_BYTES;
 	__u32 value;
@@ -224,7 +228,7 @@ __noinline int tunny_line_source(struct xdp_md *ctx, __u64 roots, __u32 v6)
  * The frame at w->at goes to a CE with the tags of its circuit: what is behind it and in front of it goes. Returns its new length, 0 if the
  * driver refuses.
  */
-static __always_inline __u32 qinq_encapsulate(struct xdp_md *ctx, const struct flow *w, __u64 ce, __u64 gateway_mac)
+static __always_inline __u32 qinq_encapsulate(struct frame_ctx *ctx, const struct flow *w, __u64 ce, __u64 gateway_mac)
 {
 	__u32 inner = w->at - ETH_BYTES, end = inner + w->inner_bytes, tags = w->tags & 3, bytes = tags * TAG_BYTES;
 	__u32 number = w->circuit >> TUNNY_CIRCUIT_PORT_SHIFT & (EDGE_PORTS - 1);
@@ -234,8 +238,14 @@ static __always_inline __u32 qinq_encapsulate(struct xdp_md *ctx, const struct f
 
 	if (!root || (w->frame > end && move_tail(ctx, (int)(end - w->frame))))
 		return 0;
+#ifdef TUNNY_SKB
+	/* tunny_circuit_of leaves lines with tags to the software path. */
+	if (bytes || (inner && lay_bare(ctx, inner, w->v6)))
+		return 0;
+#else
 	if (inner != bytes && move_head(ctx, (int)inner - (int)bytes))
 		return 0;
+#endif
 	data = front(ctx);
 	if (data + ETH_BYTES + 2 * TAG_BYTES > behind(ctx))
 		return 0;

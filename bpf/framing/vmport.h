@@ -10,6 +10,7 @@
 #include "../tables/nc.h"
 
 #define DHCP_SERVER_PORT 67
+#define DHCP6_SERVER_PORT 547
 
 /* The frame of a VM: fills the VPC and who it is. `word`, `mac`: what is known of the port. GO or a verdict. */
 static __always_inline int vmport_decapsulate(struct packet *p, struct end *e, __u64 word, __u64 mac)
@@ -28,17 +29,26 @@ static __always_inline int vmport_decapsulate(struct packet *p, struct end *e, _
 	/* All of it, in however many buffers. */
 	frame_holds(p, 0xffffffff);
 	p->inner_at = 0;
-	p->inner_bytes = p->bytes > 0xffff ? 0xffff : p->bytes;
+	p->inner_bytes = p->bytes > FRAME_MAX ? FRAME_MAX : p->bytes;
 	p->bytes = p->inner_bytes;
 	e->edge = 1;
 	e->guest = mac;
 	e->vni = p->vni;
 	e->inner_bytes = p->inner_bytes;
+	switch (tunny_offload(p->ctx)) {
+	case OFFLOAD_PLAIN:
+		break;
+	case OFFLOAD_STRANGE:
+		return PUNT + PUNT_OFFLOADED;
+	default:
+		return DROP_INNER_IP_MALFORMED;
+	}
+	count_segments(p->ctx, p->stats, e, 0);
 	return GO;
 }
 
 /* A VM sends from its own addresses alone: the source's entry in the VPC is that of the port's VM. GO or the drop. Global, verified once. */
-__noinline int tunny_guest_source(struct xdp_md *ctx, const struct end *e, __u64 roots, __u32 v6)
+__noinline int tunny_guest_source(struct frame_ctx *ctx, const struct end *e, __u64 roots, __u32 v6)
 {
 	struct tunny_root *root = map_value(&tunny_root, 0);
 	struct walk *w = map_value(&tunny_walks, 0);
@@ -61,15 +71,24 @@ __noinline int tunny_guest_source(struct xdp_md *ctx, const struct end *e, __u64
 	return w->vm.mac == e->guest ? GO : DROP_VM_PORT_SOURCE;
 }
 
-/* Whether a frame of a VM for everybody is for a DHCP server. */
-static __always_inline int asks_dhcp(struct xdp_md *ctx)
+/* What a frame of a VM for everybody, or for many, comes to, which is dropped as `end` if it is for no DHCP server. Its IP header lies in the first buffer. */
+static __always_inline int for_dhcp(struct frame_ctx *ctx, int v6, int end)
 {
-	void *ip = front(ctx) + ETH_BYTES;
+	void *ip = front(ctx) + ETH_BYTES, *ports = ip + (v6 ? IPV6_BYTES : IPV4_BYTES);
+	__u32 port = v6 ? DHCP6_SERVER_PORT : DHCP_SERVER_PORT;
 
-	if (ip + IPV4_BYTES + 4 > behind(ctx))
-		return 0;
-	return *(__u8 *)ip == 0x45 && *(__u8 *)(ip + 9) == IPPROTO_UDP && load_be16(ip + IPV4_BYTES + 2) == DHCP_SERVER_PORT &&
-	       !(load_be16(ip + 6) & (IP_MF | IP_OFFSET));
+	if (ports > behind(ctx))
+		return end;
+	if (v6) {
+		if (*(__u8 *)(ip + 6) != IPPROTO_UDP || load_be16(ip + 4) < 4 || load_be64(ip + 24) != 0xff02ULL << 48 ||
+		    load_be64(ip + 32) != 0x10002)
+			return end;
+	} else if (*(__u8 *)ip != 0x45 || *(__u8 *)(ip + 9) != IPPROTO_UDP || load_be16(ip + 6) & (IP_MF | IP_OFFSET)) {
+		return end;
+	}
+	if (ports + 4 > behind(ctx))
+		return buffers_bytes(ctx) < ETH_BYTES + (v6 ? IPV6_BYTES : IPV4_BYTES) + 4 ? end : PUNT + PUNT_NONLINEAR_HEADERS;
+	return load_be16(ports + 2) == port ? PUNT + PUNT_VM_DHCP : end;
 }
 
 #define NEAR_NONE (1ULL << 63)

@@ -45,7 +45,7 @@ static __always_inline int vxlan_header(struct packet *p, struct end *e, __u32 a
 		return DROP_OUTER_UDP_MALFORMED;
 	if (bytes < UDP_BYTES + VXLAN_BYTES)
 		return DROP_VXLAN_TRUNCATED;
-	if (checksum ? !check_udp(p, at, bytes, pseudo) : p->sender_v6 && p->options & TUNNY_OPT_UDP6_ZERO_REFUSED)
+	if (checksum ? !checksum_pending(p->ctx) && !check_udp(p, at, bytes, pseudo) : p->sender_v6 && p->options & TUNNY_OPT_UDP6_ZERO_REFUSED)
 		return DROP_OUTER_UDP_CHECKSUM;
 	udp = data_of(p->ctx) + at;
 	if (udp + UDP_BYTES + VXLAN_BYTES > end_of(p->ctx))
@@ -58,6 +58,7 @@ static __always_inline int vxlan_header(struct packet *p, struct end *e, __u32 a
 	e->vni = p->vni;
 	e->inner_at = p->inner_at;
 	e->inner_bytes = p->inner_bytes;
+	count_segments(p->ctx, p->stats, e, p->inner_at);
 	return GO;
 }
 
@@ -176,11 +177,10 @@ static __always_inline void write_ipv6(struct packet *p, void *ip, __u32 payload
 static __always_inline int vxlan_reshape(struct packet *p, __u32 headers)
 {
 	__u32 end = p->inner_at + p->end->inner_bytes;
-	int by = (int)p->inner_at - (int)headers;
 
 	if (unlikely(p->bytes > end) && move_tail(p->ctx, (int)(end - p->bytes)))
 		return -1;
-	if (unlikely(by) && move_head(p->ctx, by))
+	if (make_room(p->ctx, p->inner_at, headers, p->nc_v6, p->inner_v6))
 		return -1;
 	p->inner_at = headers;
 	p->bytes = headers + p->end->inner_bytes;
@@ -197,6 +197,25 @@ static __always_inline int fill_udp_checksum(struct packet *p, __u32 at, __u32 b
 		return -1;
 	*(__u16 *)(udp + 6) = sum == 0xffff ? 0xffff : ~sum;
 	return 0;
+}
+
+static __always_inline __u64 wants_checksum(const struct packet *p)
+{
+	return p->options & (p->nc_v6 ? TUNNY_OPT_UDP6_CHECKSUM : TUNNY_OPT_UDP4_CHECKSUM);
+}
+
+/*
+ * A frame of many packets has marks for one tunnel, and none for a checksum of each packet around it; a checksum around a packet needs the
+ * packet's own.
+ */
+static __always_inline int vxlan_needs_whole(const struct packet *p)
+{
+	if (tunnel_of_many(p->ctx) && (!p->inner_at || p->nc_v6 != p->sender_v6))
+		return 1;
+	/* With its tunnel it would be longer than an IP packet can be. */
+	if (sizeof(p->end->segments) && p->end->inner_bytes + vxlan_overhead(p->nc_v6) > 0xffff)
+		return 1;
+	return wants_checksum(p) && (checksum_pending(p->ctx) || stands_for_many(p->ctx));
 }
 
 /* Puts the frame into a tunnel to its NC. GO, or a drop: it may be changed by then. */
@@ -226,7 +245,7 @@ static __always_inline int vxlan_encapsulate(struct packet *p)
 	store_be64(udp, (__u64)tunny_source_port(p->flow_hash) << 48 |
 				(p->options >> TUNNY_OPT_PORT_SHIFT & 0xffff) << 32 | udp_bytes << 16);
 	store_be64(udp + UDP_BYTES, 0x08ULL << 56 | (__u64)p->to_vni << 8);
-	if (likely(!(p->options & (p->nc_v6 ? TUNNY_OPT_UDP6_CHECKSUM : TUNNY_OPT_UDP4_CHECKSUM))))
+	if (likely(!wants_checksum(p)))
 		return GO;
 	const __u32 *w = data + ETH_BYTES;
 

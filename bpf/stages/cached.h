@@ -38,7 +38,7 @@ static __always_inline int plain_shape(const struct tunny_root *root, const void
 }
 
 /* Is the outer UDP checksum right, if there is one? */
-static __always_inline int udp_checks(struct xdp_md *ctx, const void *p)
+static __always_inline int udp_checks(struct frame_ctx *ctx, const void *p)
 {
 	__u32 udp = load_be16(p + OUTER_UDP + 4);
 	__u64 pseudo = (__u64)load32(p + OUTER_IP + 12) + load32(p + OUTER_IP + 16);
@@ -48,7 +48,7 @@ static __always_inline int udp_checks(struct xdp_md *ctx, const void *p)
 }
 
 /* Is a packet between VMs, whose upper header is at l4, one of a session that its line names? */
-static __always_inline int pair_holds(struct xdp_md *ctx, const void *l4, const struct tunny_flow_line *line, __u32 vni, __u32 to_vni,
+static __always_inline int pair_holds(struct frame_ctx *ctx, const void *l4, const struct tunny_flow_line *line, __u32 vni, __u32 to_vni,
 				      struct cached_session *s)
 {
 	__u32 src = load_be32(l4 - 8), dst = load_be32(l4 - 4), ports, bytes;
@@ -69,7 +69,7 @@ static __always_inline int pair_holds(struct xdp_md *ctx, const void *l4, const 
  * Sends a packet on as its flow's line says: its action. 0: it goes to the stages; then what the cache needs to know of it stands in
  * tunny_flow_misses. Negative: it is dropped for that reason. PASS: it is not for the tunnel.
  */
-__noinline int tunny_cached(struct xdp_md *ctx)
+__noinline int tunny_cached(struct frame_ctx *ctx)
 {
 	struct flow_miss *miss = map_value(&tunny_flow_misses, 0);
 	const struct tunny_root *root = map_value(&tunny_root, 0);
@@ -148,7 +148,7 @@ __noinline int tunny_cached(struct xdp_md *ctx)
 	if (!leaves_by(ctx, line, udp + IPV4_BYTES, &out) || (kind && !pair_holds(ctx, p + INNER_L4, line, vni, to_vni, &s)))
 		goto miss;
 	if (kind)
-		session_takes(s.record, s.state, s.tcp, &s.segment, load_be16(p + INNER_IP + 2), src > dst);
+		session_takes(s.record, s.state, s.tcp, &s.segment, session_count(1, load_be16(p + INNER_IP + 2)), src > dst);
 	reason = line_meters(line, udp - UDP_BYTES - VXLAN_BYTES);
 	if (reason)
 		return cached_drop(line, stats, reason, udp - UDP_BYTES - VXLAN_BYTES, bytes);

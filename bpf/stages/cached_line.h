@@ -13,7 +13,7 @@
  * A packet from a VM of the one shape, whose line says that it leaves by a circuit. Answers as tunny_cached. Once it has been changed or has taken
  * of a meter, what fails ends it, as in the stages.
  */
-__noinline int tunny_cached_line(struct xdp_md *ctx, struct tunny_flow_line *line)
+__noinline int tunny_cached_line(struct frame_ctx *ctx, struct tunny_flow_line *line)
 {
 	struct flow_miss *miss = map_value(&tunny_flow_misses, 0);
 	const struct tunny_root *root = map_value(&tunny_root, 0);
@@ -92,7 +92,7 @@ static __always_inline int plain_inner(const void *ip, __u32 bytes)
 }
 
 /* A customer's frame, which came by the edge port of this number. Answers as tunny_cached. */
-__noinline int tunny_cached_edge(struct xdp_md *ctx, __u32 number)
+__noinline int tunny_cached_edge(struct frame_ctx *ctx, __u32 number)
 {
 	struct flow_miss *miss = map_value(&tunny_flow_misses, 0);
 	const struct tunny_root *root = map_value(&tunny_root, 0);

@@ -96,7 +96,7 @@ static __always_inline void count_hit(struct flow_miss *miss, struct tunny_flow_
 	stats->rx++;
 	stats->rx_bytes += received;
 	stats->flow_hits++;
-	count_forwarded(stats, sent);
+	count_forwarded(stats, 1, sent);
 }
 
 /* The meters of a line, as stage meter has them. meters: FLOW_METERED_*. GO or a drop. */
@@ -107,9 +107,9 @@ __noinline int tunny_cached_meter(struct tunny_flow_line *line, __u32 meters, __
 	if (!line || !root)
 		return GO;
 	if (meters & TUNNY_FLOW_METERED_VPC &&
-	    meter_vpc(root, (__u64)line_tenant(line) << TUNNY_TENANT_ID_SHIFT | TUNNY_TENANT_METERED, bytes))
+	    meter_vpc(root, (__u64)line_tenant(line) << TUNNY_TENANT_ID_SHIFT | TUNNY_TENANT_METERED, bytes, 1))
 		return DROP_METER_VPC;
-	return meters & TUNNY_FLOW_METERED_VM ? meter_vm(root, line_vm(line), bytes) : GO;
+	return meters & TUNNY_FLOW_METERED_VM ? meter_vm(root, line_vm(line), bytes, 1) : GO;
 }
 
 /* What a packet that a line sends on can still be dropped for. */
@@ -159,7 +159,7 @@ struct egress {
 };
 
 /* 0: no packet of so many bytes can leave by the line's next hop, as far as is known here. */
-static __always_inline int leaves_by(struct xdp_md *ctx, const struct tunny_flow_line *line, __u32 bytes, struct egress *out)
+static __always_inline int leaves_by(struct frame_ctx *ctx, const struct tunny_flow_line *line, __u32 bytes, struct egress *out)
 {
 	struct tunny_nexthop *hop = line_at(line->nexthop & TUNNY_ROOT_LINE_MASK);
 
@@ -182,7 +182,7 @@ struct cached_session {
 };
 
 /* Is the line's record that of the key, and would the stages send this packet on by it? l4: its upper header, of `bytes` bytes with what follows. */
-static __always_inline int session_holds(struct xdp_md *ctx, const struct tunny_flow_line *line, const struct session_key *k, const void *l4,
+static __always_inline int session_holds(struct frame_ctx *ctx, const struct tunny_flow_line *line, const struct session_key *k, const void *l4,
 					 __u32 bytes, struct cached_session *s, int in)
 {
 	__u32 number = line->addresses >> TUNNY_FLOW_RECORD_SHIFT & TUNNY_SESSION_SLOT_LINE, segment = number >> TUNNY_SEGMENT_SHIFT;
@@ -213,7 +213,7 @@ static __always_inline int session_holds(struct xdp_md *ctx, const struct tunny_
  * A packet from a VM of the one shape, whose line says that it leaves to the Internet. Answers as tunny_cached. Once it
  * has been changed or has taken of a meter, what fails ends it, as in the stages.
  */
-__noinline int tunny_cached_out(struct xdp_md *ctx, struct tunny_flow_line *line)
+__noinline int tunny_cached_out(struct frame_ctx *ctx, struct tunny_flow_line *line)
 {
 	struct flow_miss *miss = map_value(&tunny_flow_misses, 0);
 	struct tunny_stats *stats = map_value(&tunny_stats, cpu_number());
@@ -252,7 +252,7 @@ __noinline int tunny_cached_out(struct xdp_md *ctx, struct tunny_flow_line *line
 		return cached_drop(line, stats, DROP_TX_FAILED, ETH_BYTES + total, INNER_IP + total);
 	store_macs(p, out.dmac, out.smac);
 	one_hop_less(p + ETH_BYTES);
-	session_takes(s.record, s.state, s.tcp, &s.segment, total, 0);
+	session_takes(s.record, s.state, s.tcp, &s.segment, session_count(1, total), 0);
 	count_hit(miss, line, stats, ETH_BYTES + total, INNER_IP + total, ETH_BYTES + total);
 	stats->nat++;
 	return out.action;
@@ -284,7 +284,7 @@ static __always_inline struct tunny_flow_line *line_in(const struct tunny_root *
 }
 
 /* A plain packet, whose line says to which VM it goes. Answers as tunny_cached. */
-__noinline int tunny_cached_in(struct xdp_md *ctx)
+__noinline int tunny_cached_in(struct frame_ctx *ctx)
 {
 	struct flow_miss *miss = map_value(&tunny_flow_misses, 0);
 	const struct tunny_root *root = map_value(&tunny_root, 0);
@@ -332,7 +332,7 @@ __noinline int tunny_cached_in(struct xdp_md *ctx)
 	*(__u16 *)(p + OUTER_IP - 2) = NET16(ETH_P_IP);
 	*(__u16 *)(p + INNER_IP - 2) = NET16(ETH_P_IP);
 	send_as(p, root, line, out.dmac, out.smac, total + INNER_IP - OUTER_UDP);
-	session_takes(s.record, s.state, s.tcp, &s.segment, total, 1);
+	session_takes(s.record, s.state, s.tcp, &s.segment, session_count(1, total), 1);
 	count_hit(miss, line, stats, ETH_BYTES + total, bytes, INNER_IP + total);
 	stats->nat++;
 	return out.action;

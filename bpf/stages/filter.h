@@ -91,7 +91,7 @@ static __always_inline int check_sender(struct tunny_root *root, struct flow *w)
 }
 
 /* A packet between two ends of which one has groups. What its framing has read of a server's packet stands already. GO or a verdict. */
-__noinline int tunny_filter(struct xdp_md *ctx, struct flow *w)
+__noinline int tunny_filter(struct frame_ctx *ctx, struct flow *w)
 {
 	struct tunny_root *root = map_value(&tunny_root, 0);
 	int end, in;
@@ -159,7 +159,7 @@ static __always_inline void filter_takes(const struct packet *p, int end)
 }
 
 /* The stage for a server's packet, whose framing filled in the flow. The other end has no VNI. */
-static __always_inline int filter_server(struct xdp_md *ctx, struct flow *w)
+static __always_inline int filter_server(struct frame_ctx *ctx, struct flow *w)
 {
 	if (!(w->policy & TUNNY_POLICY_FILTER))
 		return GO;

@@ -35,6 +35,9 @@ __noinline int tunny_circuit_of(struct flow *w)
 	/* Only the software path can let a packet wait. */
 	if (unlikely(w->ce >> TUNNY_CIRCUIT_CLASS_SHIFT) && !tunny_probes.only)
 		return PUNT + PUNT_SHAPED;
+	/* Tags stand beside a socket buffer, two of them neither here nor there. */
+	if (TAGS_BESIDE && port >> TUNNY_EDGE_PORT_TAGS_SHIFT & 3)
+		return PUNT + PUNT_OFFLOADED;
 	w->ce &= (1ULL << TUNNY_CIRCUIT_CLASS_SHIFT) - 1;
 	w->egress = port;
 	w->mtu = port >> TUNNY_EDGE_PORT_MTU_SHIFT & 0xffff;
@@ -46,7 +49,7 @@ __noinline int tunny_circuit_of(struct flow *w)
  * Sends a packet out of a circuit whose filter has let it pass: size, session, meter, TTL, tags. Negative: it was sent, w->frame is how long it
  * was. Else a verdict.
  */
-__noinline int tunny_leave(struct xdp_md *ctx, struct flow *w)
+__noinline int tunny_leave(struct frame_ctx *ctx, struct flow *w)
 {
 	struct tunny_root *root = map_value(&tunny_root, 0);
 	const struct walk *walk = map_value(&tunny_walks, 0);
@@ -58,16 +61,16 @@ __noinline int tunny_leave(struct xdp_md *ctx, struct flow *w)
 		return DROP_TABLE_FAULT;
 	/* A link's MTU leaves room for one tag, as Linux has it, and no more. */
 	counted = w->tags > 1 ? TAG_BYTES : 0;
-	if (w->inner_bytes - ETH_BYTES + counted > w->mtu)
+	if (longest_in(&w->segments, w->inner_bytes) - ETH_BYTES + counted > w->mtu)
 		return PUNT + PUNT_ICMP_DUE;
 	if (w->policy & TUNNY_POLICY_FILTER)
 		connection_takes(w);
-	if (meter_vpc(root, w->tenant_key, w->inner_bytes))
+	if (meter_vpc(root, w->tenant_key, inner_bytes_of(w), packets_in(&w->segments)))
 		return DROP_METER_VPC;
 	ip = front(ctx) + (w->at & 0xff);
 	if (ip + (w->v6 ? IPV6_BYTES : IPV4_BYTES) > behind(ctx))
 		return DROP_TX_FAILED;
-	lower_ttl(ip, w->v6, w->tos);
+	lower_ttl(ctx, ip, w->v6, w->tos);
 	w->frame = qinq_encapsulate(ctx, w, w->ce, walk->gateway_mac);
 	action = w->frame ? transmit(ctx, w->egress) : 0;
 	return action ? -action : DROP_TX_FAILED;
@@ -105,7 +108,7 @@ static __always_inline int line_verdict(struct packet *p, const struct end *e, i
 	if (tunny_flow.chunks)
 		remember_line(p, w, walk);
 	count_ingress(p);
-	count_forwarded(p->stats, w->frame);
+	count_sent(p->stats, p->end, w->frame);
 	return end;
 }
 

@@ -62,9 +62,9 @@ static __always_inline int locate(struct packet *p)
 		return verdict;
 	if (!(READ_ONCE(p->nexthop->dmac) & TUNNY_NEXTHOP_READY))
 		return PUNT + PUNT_NEXTHOP_UNRESOLVED;
-	if (overhead(p) + p->end->inner_bytes > READ_ONCE(p->nexthop->smac_mtu) >> 48)
+	if (overhead(p) + longest_in(&p->end->segments, p->end->inner_bytes) > READ_ONCE(p->nexthop->smac_mtu) >> 48)
 		return PUNT + PUNT_ICMP_DUE;
-	return GO;
+	return unlikely(cannot_wrap(p)) ? PUNT + PUNT_OFFLOADED : GO;
 }
 
 #endif

@@ -61,7 +61,7 @@ static __always_inline __u64 arriving(const struct flow *w, __u32 port)
 }
 
 /* A plain packet that parse would pass. PASS: not for a public address. GO: w says to which VM it goes. */
-__noinline int tunny_nat_find(struct xdp_md *ctx, struct flow *w, struct end *e)
+__noinline int tunny_nat_find(struct frame_ctx *ctx, struct flow *w, struct end *e)
 {
 	__u32 scope = 0;
 	struct tunny_root *root = map_value(&tunny_root, 0);
@@ -99,11 +99,14 @@ __noinline int tunny_nat_find(struct xdp_md *ctx, struct flow *w, struct end *e)
 	w->port = w->v6 ? w->dst_port : READ_ONCE(r->inner1) >> 16 & 0xffff;
 	find_target(root, w, r);
 	e->inner_bytes = ETH_BYTES + w->bytes;
+	if (sizeof(e->segments))
+		count_segments(ctx, map_value(&tunny_stats, cpu_number()), e, 0);
+	w->segments = e->segments;
 	return w->walk.found && !(w->walk.vm.flags & TUNNY_VM_FLAG_GATEWAY) ? GO : DROP_VM_UNKNOWN;
 }
 
 /* Locates, meters, wraps and sends it. Negative: sent. */
-__noinline int tunny_nat_deliver(struct xdp_md *ctx, struct flow *w, const struct end *e)
+__noinline int tunny_nat_deliver(struct frame_ctx *ctx, struct flow *w, const struct end *e)
 {
 	__u32 slot = cpu_number();
 	struct packet p = { .ctx = ctx, .end = e, .slot = slot };
@@ -146,14 +149,14 @@ __noinline int tunny_nat_deliver(struct xdp_md *ctx, struct flow *w, const struc
 	r = session_line(w->line);
 	if (r)
 		take(w, r, w->state, 1);
-	p.stats->nat++;
+	p.stats->nat += packets_in(&e->segments);
 	if (tunny_flow.chunks)
 		remember_in(&p, w);
 	return end;
 }
 
 /* What is not for the gateway's tunnel: is it for a public address? */
-static __always_inline int nat_in(struct xdp_md *ctx, struct end *e)
+static __always_inline int nat_in(struct frame_ctx *ctx, struct end *e)
 {
 	struct tunny_root *root = map_value(&tunny_root, 0);
 	struct flow *w;

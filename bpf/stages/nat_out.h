@@ -60,7 +60,7 @@ static __always_inline int hairpin(struct tunny_root *root, const struct flow *w
 }
 
 /* Source, TTL and TOS of a packet that leaves. */
-static __always_inline int leave(struct xdp_md *ctx, const struct flow *w)
+static __always_inline int leave(struct frame_ctx *ctx, const struct flow *w)
 {
 	void *ip;
 
@@ -69,7 +69,7 @@ static __always_inline int leave(struct xdp_md *ctx, const struct flow *w)
 	ip = front(ctx) + (w->at & 0xff);
 	if (ip + (w->v6 ? IPV6_BYTES : IPV4_BYTES) > behind(ctx))
 		return -1;
-	lower_ttl(ip, w->v6, w->tos);
+	lower_ttl(ctx, ip, w->v6, w->tos);
 	return 0;
 }
 
@@ -77,9 +77,8 @@ static __always_inline int leave(struct xdp_md *ctx, const struct flow *w)
  * A packet of a VM. Negative: sent. GO: not by the fast path, w->why says why not, if the route leads to the Internet. Else a
  * verdict.
  */
-__noinline int tunny_nat_out(struct xdp_md *ctx, struct flow *w)
+__noinline int tunny_nat_out(struct frame_ctx *ctx, struct flow *w)
 {
-	__u32 ifindex;
 	struct tunny_root *root = map_value(&tunny_root, 0);
 	struct tunny_session_record *r;
 	struct tunny_nexthop *hop = NULL;
@@ -114,14 +113,15 @@ __noinline int tunny_nat_out(struct xdp_md *ctx, struct flow *w)
 		return end;
 	if (!hop)
 		return DROP_UNDERLAY_NO_ROUTE;
-	if (w->bytes > READ_ONCE(hop->smac_mtu) >> 48)
+	if (longest_in(&w->segments, ETH_BYTES + w->bytes) - ETH_BYTES > READ_ONCE(hop->smac_mtu) >> 48)
 		return PUNT + PUNT_ICMP_DUE;
-	if (meter_vpc(root, w->tenant_key, w->inner_bytes))
+	if (unlikely(stays_in_tunnel(&w->segments)) && w->at != ETH_BYTES)
+		return PUNT + PUNT_OFFLOADED;
+	if (meter_vpc(root, w->tenant_key, inner_bytes_of(w), packets_in(&w->segments)))
 		return DROP_METER_VPC;
-	ifindex = hop->ifindex;
 	if (leave(ctx, w) || plain_encapsulate(ctx, w, hop))
 		return DROP_TX_FAILED;
-	end = transmit(ctx, ifindex);
+	end = transmit(ctx, hop->ifindex);
 	if (!end)
 		return DROP_TX_FAILED;
 	take(w, r, state, 0);
@@ -136,8 +136,8 @@ static __always_inline int nat_serve(struct packet *p, struct flow *w)
 	if (end >= 0)
 		return end;
 	count_ingress(p);
-	count_forwarded(p->stats, ETH_BYTES + w->bytes);
-	p->stats->nat++;
+	count_sent(p->stats, p->end, ETH_BYTES + w->bytes);
+	p->stats->nat += packets_in(&p->end->segments);
 	if (tunny_flow.chunks && !p->edge)
 		remember_out(p, w);
 	return end;

@@ -14,39 +14,46 @@
 #include "../framing/vmport.h"
 
 /* Sends a packet whose filter has let it pass: port, size, session, meters, TTL, MAC addresses. Negative: it was sent. Else a verdict. */
-__noinline int tunny_near_send(struct xdp_md *ctx, struct flow *w, const struct end *e)
+__noinline int tunny_near_send(struct frame_ctx *ctx, struct flow *w, const struct end *e)
 {
-	struct exit x = exit_of(ctx);
+	struct tunny_root *root = map_value(&tunny_root, 0);
+	struct exit x;
 	void *ip;
 	__u64 port;
 	int action;
 
-	if (!w || !e || !x.root || !x.stats)
+	if (!w || !e || !root)
 		return DROP_TABLE_FAULT;
 	port = tunny_near(w->to_vni, w->walk.vm.mac, w->walk.vm.nc);
-	if (port && port != NEAR_NONE && w->inner_bytes - ETH_BYTES > port >> 32)
+	if (port && port != NEAR_NONE && longest_in(&w->segments, w->inner_bytes) - ETH_BYTES > port >> 32)
 		return PUNT + PUNT_ICMP_DUE;
+	if (unlikely(stays_in_tunnel(&w->segments)) && w->at != ETH_BYTES)
+		return PUNT + PUNT_OFFLOADED;
 	if (w->policy & TUNNY_POLICY_FILTER)
 		connection_takes(w);
 	if (!port)
 		return DROP_UNDERLAY_NO_ROUTE;
 	if (port == NEAR_NONE)
 		return DROP_VM_PORT_NONE;
-	if (meter_vpc(x.root, w->tenant_key, w->inner_bytes))
+	if (meter_vpc(root, w->tenant_key, inner_bytes_of(w), packets_in(&w->segments)))
 		return DROP_METER_VPC;
-	if (w->walk.vm.flags & TUNNY_VM_FLAG_METERED && meter_vm(x.root, w->walk.vm.id, w->inner_bytes))
+	if (w->walk.vm.flags & TUNNY_VM_FLAG_METERED && meter_vm(root, w->walk.vm.id, inner_bytes_of(w), packets_in(&w->segments)))
 		return DROP_METER_VM;
 	ip = front(ctx) + (w->at & 0xff);
 	if (ip + (w->v6 ? IPV6_BYTES : IPV4_BYTES) > behind(ctx))
 		return DROP_TX_FAILED;
-	lower_ttl(ip, w->v6, w->tos);
+	lower_ttl(ctx, ip, w->v6, w->tos);
 	w->frame = qinq_encapsulate(ctx, w, w->walk.vm.mac, w->walk.gateway_mac);
 	action = w->frame ? transmit(ctx, port & TUNNY_CIRCUIT_IFINDEX_MASK) : 0;
 	if (!action)
 		return DROP_TX_FAILED;
+	/* Not before: what lives from there to here takes of the stack. */
+	x = exit_of(ctx);
+	if (!x.root || !x.stats)
+		return -action;
 	count_accepted(&x, e);
-	add_to_vm(x.root, w->walk.vm.id, 1ULL << TUNNY_CELL_PACKETS_SHIFT | w->inner_bytes);
-	count_forwarded(x.stats, w->frame);
+	add_to_vm(x.root, w->walk.vm.id, counted(e));
+	count_sent(x.stats, e, w->frame);
 	return -action;
 }
 

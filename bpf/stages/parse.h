@@ -166,6 +166,9 @@ static __always_inline __u16 parse_inner_ethernet(struct packet *p, int *end)
 	if (*(__u8 *)(eth + 6) & 1)
 		return 0;
 	type = *(__u16 *)(eth + 12);
+	/* A tag that stands beside the frame. */
+	if (!p->inner_at && tagged(p->ctx))
+		type = NET16(ETH_P_8021Q);
 	if (likely(type == NET16(ETH_P_IP)) || type == NET16(ETH_P_IPV6))
 		return type;
 	if (type == NET16(ETH_P_ARP))

@@ -48,7 +48,7 @@ static __always_inline void session_lines(struct packet *p)
  * Asks for what security groups need of an inner IPv4 packet with ports and no options to its own VPC: the sender's entry; then the
  * lines of the state table, or the buckets of the session and the record that they name, whose key is the same both ways (filter.h).
  */
-__noinline int tunny_pair_prefetch(struct xdp_md *ctx, __u32 ip_at, __u32 vni)
+__noinline int tunny_pair_prefetch(struct frame_ctx *ctx, __u32 ip_at, __u32 vni)
 {
 	__u32 src, dst, proto, ports;
 	const struct tunny_root *root = map_value(&tunny_root, 0);

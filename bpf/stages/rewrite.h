@@ -29,12 +29,16 @@ static __always_inline void lower_ttl4(void *ip, __u32 new_tos)
 }
 
 /* TTL, TOS and checksum of an IP packet that goes on. */
-static __always_inline void lower_ttl(void *ip, int v6, __u32 tos)
+static __always_inline void lower_ttl(struct frame_ctx *ctx, void *ip, int v6, __u32 tos)
 {
+	__u64 old;
+
 	if (!v6)
 		return lower_ttl4(ip, tos);
+	old = (__u64)~*(__u32 *)ip + ~*(__u32 *)(ip + 4);
 	store_be32(ip, (load_be32(ip) & 0xf00fffff) | tos << 20);
 	*(__u8 *)(ip + 7) -= 1;
+	tell_sum(ctx, old + *(__u32 *)ip + *(__u32 *)(ip + 4));
 }
 
 static __always_inline int rewrite(struct packet *p)
@@ -44,7 +48,7 @@ static __always_inline int rewrite(struct packet *p)
 	if (inner + ETH_BYTES + (p->inner_v6 ? IPV6_BYTES : IPV4_BYTES) > end_of(p->ctx))
 		return DROP_TX_FAILED;
 	store_macs(inner, p->vm.mac, p->gateway_mac);
-	lower_ttl(inner + ETH_BYTES, p->inner_v6, new_inner_tos(p));
+	lower_ttl(p->ctx, inner + ETH_BYTES, p->inner_v6, new_inner_tos(p));
 	return GO;
 }
 

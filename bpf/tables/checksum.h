@@ -47,7 +47,7 @@ static __always_inline int ipv4_checks(const void *header)
 	} while (0)
 
 /* The sum of bytes that may lie in any buffer of the frame, through a scratch buffer. -1: they are not all there. */
-__noinline __s64 tunny_sum_copied(struct xdp_md *ctx, __u32 at, __u32 bytes)
+__noinline __s64 tunny_sum_copied(struct frame_ctx *ctx, __u32 at, __u32 bytes)
 {
 	__u8 *scratch = map_value(&tunny_scratch, 0);
 	__u64 sum = 0;
@@ -84,9 +84,9 @@ __noinline __s64 tunny_sum_copied(struct xdp_md *ctx, __u32 at, __u32 bytes)
  * Folded sum of `bytes` bytes from offset `at` of the frame plus `sum`, in network byte order. A negative value: they
  * are not all there. What lies in the first buffer is added in place, 64 bytes a round; the rest is copied.
  */
-__noinline int tunny_sum(struct xdp_md *ctx, __u32 at, __u32 bytes, __u64 sum)
+__noinline int tunny_sum(struct frame_ctx *ctx, __u32 at, __u32 bytes, __u64 sum)
 {
-	void *p = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	void *p = data_of(ctx), *end = end_of(ctx);
 	__u64 other = 0;
 	__s64 rest;
 
@@ -107,8 +107,8 @@ __noinline int tunny_sum(struct xdp_md *ctx, __u32 at, __u32 bytes, __u64 sum)
 	OPAQUE(bytes);
 	if (at > 0x3fff)
 		return -1;
-	p = (void *)(long)ctx->data + at;
-	end = (void *)(long)ctx->data_end;
+	p = data_of(ctx) + at;
+	end = end_of(ctx);
 	/* At most 15 words and 3 bytes, if this is the first buffer's end, too. */
 	for (int i = 0; i < 15 && bytes >= 4 && bytes < 64; i++) {
 		if (p + 4 > end)

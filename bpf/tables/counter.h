@@ -18,7 +18,7 @@ struct {
 } tunny_stats SEC(".maps");
 
 /* Counts a dropped packet for a VNI. Returns 0, or 1 if the table had no room. */
-__noinline int tunny_count_drop(__u64 ref, __u64 salt, __u32 vni, __u32 reason)
+__noinline int tunny_count_drop(__u64 ref, __u64 salt, __u32 vni, __u32 reason, __u32 packets)
 {
 	__u64 key = (__u64)vni << 16 | (reason & 0xff) << 8 | 1;
 	__u32 buckets = ref >> TUNNY_TABLE_REF_BUCKETS_SHIFT;
@@ -40,7 +40,7 @@ __noinline int tunny_count_drop(__u64 ref, __u64 salt, __u32 vni, __u32 reason)
 					have = key;
 			}
 			if (have == key) {
-				__sync_fetch_and_add(&b->pairs[j + 1], 1);
+				__sync_fetch_and_add(&b->pairs[j + 1], packets);
 				return 0;
 			}
 		}

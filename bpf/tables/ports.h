@@ -8,10 +8,10 @@
 /* Slots of ports: those of uplinks, then those of VM ports. */
 #define TUNNY_PORT_SLOTS (TUNNY_PORTS_MAX + TUNNY_VM_PORTS_MAX)
 
-/* Ports that packets leave by, by interface index. */
+/* Ports that packets leave by, by interface index, and the one by which tc's punts do. */
 struct {
 	__uint(type, BPF_MAP_TYPE_DEVMAP_HASH);
-	__uint(max_entries, TUNNY_PORT_SLOTS);
+	__uint(max_entries, TUNNY_PORT_SLOTS + 1);
 	__type(key, __u32);
 	__type(value, __u32);
 } tunny_ports SEC(".maps");

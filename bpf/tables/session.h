@@ -295,14 +295,20 @@ static __always_inline int session_progress(struct tunny_session_record *r, __u6
 	return 1;
 }
 
+/* What a session counts: packets, and their bytes. */
+static __always_inline __u64 session_count(__u64 packets, __u32 bytes)
+{
+	return packets | (__u64)bytes << TUNNY_SESSION_COUNT_BYTES_SHIFT;
+}
+
 /* Last seen, and counters. */
-static __always_inline void session_touch(struct tunny_session_record *r, int alive, __u32 bytes, __u64 now)
+static __always_inline void session_touch(struct tunny_session_record *r, int alive, __u64 count, __u64 now)
 {
 	__u32 coarse = now >> TUNNY_SESSION_TIME_SHIFT;
 
 	if (alive && READ_ONCE(r->last_seen) != coarse)
 		WRITE_ONCE(r->last_seen, coarse);
-	__sync_fetch_and_add(&r->count, 1ULL | (__u64)bytes << TUNNY_SESSION_COUNT_BYTES_SHIFT);
+	__sync_fetch_and_add(&r->count, count);
 }
 
 #endif

@@ -10,7 +10,7 @@ fn main() {
     let out = PathBuf::from(env::var("OUT_DIR").expect("cargo sets it"));
     println!("cargo:rerun-if-env-changed=CLANG");
     watch(&root);
-    for name in ["gateway", "txwatch"] {
+    for name in ["gateway", "switch", "txwatch"] {
         let source = root.join(format!("{name}.bpf.c"));
         compile(&source, &out.join(format!("{name}.bpf.o")));
     }

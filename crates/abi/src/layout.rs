@@ -553,6 +553,8 @@ bits! {
     ROOT_MAGIC: u64 = 0x0031_594e_4e55_5400;
     /// First word of punt metadata.
     PUNT_MAGIC: u32 = 0x544e_5031;
+    /// In the VLAN tag by which tc tells the software path of a packet: the slot of the port by which it came is below, the punt reason above.
+    PUNT_TAG_REASON_SHIFT: u32 = 9;
 
     /// options: only known NCs that host the VNI may send.
     OPT_SOURCE_STRICT: u64 = 1 << 0;

@@ -215,8 +215,8 @@ reasons! {
     VmPortMac = 97, "vm_port_mac", Parse, "A frame came by a VM port and has another source MAC address than the port's VM.", "Look at the VM: it bridges, or uses another one's MAC address; or correct `spec.mac` of the Vm.";
     VmPortSource = 98, "vm_port_source", Tenant, "The inner source address, or the sender that ARP or ND names, is none of the addresses of the VM behind the port.", "Look at the VM: it uses another one's address; or add the address to the Vm.";
     VmPortNone = 99, "vm_port_none", Locate, "The destination's VM is on this node by its Nc, and no VmPort ties it to an interface that is there.", "Create the VmPort, or look at its interface; or correct `spec.nc` of the Vm, if it has moved.";
-    DhcpRefused = 100, "dhcp_refused", Tenant, "A DHCP message by a VM port that is not answered: malformed, of another MAC address, for another server or address, of a type that asks for nothing, or from a VM without an IPv4 address in a local prefix.", "Look at the VM's DHCP client; the addresses come from the Vm, prefix and router from its Vpc.";
-    DhcpLimited = 101, "dhcp_limited", Tenant, "The VM asks by DHCP more often than is answered (10 a second, 20 at once).", "Look at the VM: a client in a loop, or an attack.";
+    DhcpRefused = 100, "dhcp_refused", Tenant, "A DHCP message by a VM port that is not answered: malformed, of another MAC address, for another server or address, of a type that asks for nothing, or from a VM without an address of that IP version in a local prefix.", "Look at the VM's DHCP client; the addresses come from the Vm, prefix and router from its Vpc.";
+    DhcpLimited = 101, "dhcp_limited", Tenant, "The VM asks by DHCP, or for a router, more often than is answered (10 a second, 20 at once).", "Look at the VM: a client in a loop, or an attack.";
 }
 
 reasons! {
@@ -243,4 +243,5 @@ reasons! {
     Shaped = 19, "shaped", Emit, "The packet leaves by a line that is shaped (`spec.shape` of its Overlay): the software path lets it wait for its turn.", "None.";
     EdgeControl = 20, "edge_control", Tenant, "A control packet of a CE (ARP, BGP, BFD), which is for the routing daemon behind the circuit's TAP.", "None.";
     VmDhcp = 21, "vm_dhcp", Tenant, "DHCP by a VM port is answered by the software path.", "None.";
+    Offloaded = 22, "offloaded", Locate, "A frame on a port of engine tc leaves its checksum or its segments to a driver in a way that its headers do not say, or its way on does not allow: the kernel fills in and cuts on the way to the software path, before the frame is judged.", "Many of them: a tunnel inside a tunnel, outer UDP checksums, or a line with tags. Nothing is lost, but it is slow.";
 }

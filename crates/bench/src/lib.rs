@@ -54,6 +54,7 @@ pub mod snapshot;
 pub mod split_model;
 pub mod stats;
 pub mod streams;
+pub mod tcp;
 mod traffic;
 pub mod user;
 pub mod workload;

@@ -3,7 +3,7 @@
 use crate::{
     agent, chip_model, classify, compact, completion, cores, cpu, delay, drive, edge, fast_slow, filter, filter_change,
     filter_rules, isolation, latency, load, lookups, masquerade, nat, natshare, netfilter, newconn, ovs_lookup,
-    ovs_trace, peers, placement, region, rule_change, sessions, shaper, split_model, user, Context, Error, Report,
+    ovs_trace, peers, placement, region, rule_change, sessions, shaper, split_model, tcp, user, Context, Error, Report,
 };
 
 /// Which benches run together.
@@ -195,6 +195,13 @@ pub const BENCHES: &[Bench] = &[
         what: "customers' frames with two tags into the cloud on the Rust path, one core, beside packets between VMs",
         group: Group::Own,
         run: edge::edge_user,
+    },
+    Bench {
+        name: "tcp-throughput",
+        unit: "ratio",
+        what: "TCP between VMs on one host and on two through engine tc ÷ through bridges and VXLAN devices of the kernel, the worst of one and eight streams",
+        group: Group::Own,
+        run: tcp::tcp_throughput,
     },
     Bench {
         name: "shaper",

@@ -51,7 +51,11 @@ pub struct VmPortPlan {
     pub mac: u64,
     /// What DHCP tells the VM: its first IPv4 address, the bits of the local prefix that has it, the gateway in that prefix. None: there is no
     /// such.
-    pub lease: Option<(u32, u8, u32)>,
+    pub lease4: Option<(u32, u8, u32)>,
+    /// The same of IPv6, by DHCPv6 and Router Advertisements.
+    pub lease6: Option<(u128, u8, u128)>,
+    /// MAC address of the VPC's gateway.
+    pub gateway_mac: u64,
 }
 
 /// How a circuit is shaped.
@@ -110,16 +114,24 @@ pub(crate) fn plan(model: &Model) -> EdgePlan {
 
 fn vm_port(model: &Model, p: &VmPort) -> Option<VmPortPlan> {
     let (vpc, mac, vm) = model.vm_of_name(&p.vm)?;
-    let first = vm.addresses.iter().find_map(|a| if let IpAddr::V4(a) = a { Some(*a) } else { None });
-    let lease = first.and_then(|address| {
-        let local = vpc.routes().filter_map(|(prefix, target)| match (prefix, target) {
-            (Prefix::V4(net), Scope::Local) if net.contains(&address) => Some(net),
+    let plan = |v6: bool| -> Option<(IpAddr, u8, IpAddr)> {
+        let address = *vm.addresses.iter().find(|a| a.is_ipv6() == v6)?;
+        let local = vpc.routes().filter_map(|(prefix, target)| match target {
+            Scope::Local if prefix.contains(&address) => Some(prefix),
             _ => None,
         });
-        let net = local.max_by_key(|net| net.prefix_len())?;
-        let inside = |a: &IpAddr| if let IpAddr::V4(a) = a { Some(*a).filter(|a| net.contains(a)) } else { None };
-        let gateway = vpc.spec().gateways.iter().find_map(inside)?;
-        Some((address.to_bits(), net.prefix_len(), gateway.to_bits()))
+        let net = local.max_by_key(Prefix::prefix_len)?;
+        let gateway = *vpc.spec().gateways.iter().find(|a| net.contains(*a))?;
+        Some((address, net.prefix_len(), gateway))
+    };
+    let lease4 = plan(false).and_then(|(a, bits, g)| match (a, g) {
+        (IpAddr::V4(a), IpAddr::V4(g)) => Some((a.to_bits(), bits, g.to_bits())),
+        _ => None,
     });
-    Some(VmPortPlan { interface: p.interface.clone(), vni: vpc.spec().vni, mac: mac.0, lease })
+    let lease6 = plan(true).and_then(|(a, bits, g)| match (a, g) {
+        (IpAddr::V6(a), IpAddr::V6(g)) => Some((a.to_bits(), bits, g.to_bits())),
+        _ => None,
+    });
+    let gateway_mac = vpc.spec().gateway_mac.0;
+    Some(VmPortPlan { interface: p.interface.clone(), vni: vpc.spec().vni, mac: mac.0, lease4, lease6, gateway_mac })
 }

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! DHCPv4 at the ports of VMs (RFC 2131): each VM has one address, which the configuration says, so there is nothing to remember.
-//! `docs/design/vswitch.md` has what is answered with what.
+//! `docs/design/vm-addresses.md` has what is answered with what.
 
-use abi::{flow_hash_v4, DropReason, Mac, Stage, Vni};
-use std::collections::HashMap;
-use std::sync::atomic::AtomicU64;
-use tables::{rate_limit, RateLimit};
+use abi::{flow_hash_v4, DropReason, Mac, Stage};
 use wire::{be, ethernet, ipv4, protocol, udp};
 
 use crate::answer::{self, Back};
 use crate::echo::OWN_TTL;
+use crate::leases::{Lease, LEASE_S};
 use crate::packet::Packet;
 use crate::record::{Event, Recorder};
 use crate::work::Work;
@@ -17,10 +15,6 @@ use crate::{Frame, Verdict};
 
 /// Port of a server, and of a client.
 const PORTS: [u16; 2] = [67, 68];
-/// How often one VM is answered.
-const LIMIT: RateLimit = RateLimit { per_second: 10, burst: 20 };
-/// Seconds for which a lease is good: a day. It is given again as long as the configuration says so.
-const LEASE_S: u32 = 86_400;
 /// Bytes in front of the options: the fixed part and the magic cookie.
 const FIXED: usize = 240;
 const COOKIE: u32 = 0x6382_5363;
@@ -51,43 +45,6 @@ mod option {
     pub const SERVER: u8 = 54;
     pub const IDENTIFIER: u8 = 61;
     pub const END: u8 = 255;
-}
-
-/// What a VM is told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lease {
-    /// Its address.
-    pub address: u32,
-    /// Bits of the local prefix that has it.
-    pub bits: u8,
-    /// The gateway's address: the server, and the router.
-    pub gateway: u32,
-    /// MTU of its interface.
-    pub mtu: u16,
-}
-
-/// The leases of the VMs of this node, by VPC and MAC address.
-#[derive(Debug, Default)]
-pub struct Leases(HashMap<(Vni, u64), (Lease, AtomicU64)>);
-
-impl Leases {
-    /// These. Of two of one VM the last counts.
-    pub fn new(leases: impl IntoIterator<Item = (Vni, u64, Lease)>) -> Leases {
-        Leases(leases.into_iter().map(|(vni, mac, lease)| ((vni, mac), (lease, AtomicU64::new(0)))).collect())
-    }
-
-    /// Those who were there have used up what they had.
-    pub(crate) fn go_on(&mut self, old: &Leases) {
-        for (vm, (_, used)) in &mut self.0 {
-            if let Some((_, before)) = old.0.get(vm) {
-                *used.get_mut() = before.load(std::sync::atomic::Ordering::Relaxed);
-            }
-        }
-    }
-
-    fn of(&self, vni: Vni, mac: u64) -> Option<&(Lease, AtomicU64)> {
-        self.0.get(&(vni, mac))
-    }
 }
 
 /// A client's message, as far as it matters.
@@ -149,12 +106,12 @@ impl<'a> Message<'a> {
     }
 
     /// The answer by this lease: address and MAC address that it goes to, and the message. None: it gets none.
-    pub fn answered(&self, lease: &Lease) -> Option<(u32, Mac, Vec<u8>)> {
+    pub fn answered(&self, lease: &Lease<u32>) -> Option<(u32, Mac, Vec<u8>)> {
         Some(self.reply(lease, self.answer(lease)?))
     }
 
     /// Type of the answer by this lease. None: it gets none.
-    fn answer(&self, lease: &Lease) -> Option<u8> {
+    fn answer(&self, lease: &Lease<u32>) -> Option<u8> {
         if self.server.is_some_and(|server| server != lease.gateway) {
             return None;
         }
@@ -168,7 +125,7 @@ impl<'a> Message<'a> {
     }
 
     /// The answer: address and MAC address that it goes to, and the message.
-    fn reply(&self, lease: &Lease, answer: u8) -> (u32, Mac, Vec<u8>) {
+    fn reply(&self, lease: &Lease<u32>, answer: u8) -> (u32, Mac, Vec<u8>) {
         let mut out = vec![0; FIXED];
         out[..4].copy_from_slice(&[2, 1, 6, 0]);
         be::set_u32(&mut out, 4, self.xid);
@@ -237,9 +194,10 @@ pub(crate) fn answer<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &mut Frame
     let packet = p.inner_frame(f).get(ethernet::HEADER_LEN..).ok_or(REFUSED)?;
     let message = to_server(packet).and_then(Message::read).filter(|m| m.mac == mac).ok_or(REFUSED)?;
     let leases = sight.connections.leases();
-    let (lease, used) = leases.of(p.vni, mac).ok_or(REFUSED)?;
-    let (dst, dst_mac, reply) = message.answered(lease).ok_or(REFUSED)?;
-    if R::COUNTS && !rate_limit(LIMIT.word(), used, w.now) {
+    let told = leases.of(p.vni, mac).ok_or(REFUSED)?;
+    let lease = told.v4.ok_or(REFUSED)?;
+    let (dst, dst_mac, reply) = message.answered(&lease).ok_or(REFUSED)?;
+    if R::COUNTS && !told.may_answer(w.now) {
         return Err(DropReason::DhcpLimited);
     }
     let src = w.tables.gateway_mac(&p.tenant);

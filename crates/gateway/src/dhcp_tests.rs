@@ -4,7 +4,7 @@ use super::*;
 
 const MAC: u64 = 0x02_0000_0000_05;
 const ADDRESS: u32 = 0x0a00_0005;
-const LEASE: Lease = Lease { address: ADDRESS, bits: 24, gateway: 0x0a00_0001, mtu: 1450 };
+const LEASE: Lease<u32> = Lease { address: ADDRESS, bits: 24, gateway: 0x0a00_0001, mtu: 1450 };
 
 /// A message of a client with these options.
 fn message(client: u32, flags: u16, options: &[&[u8]]) -> Vec<u8> {

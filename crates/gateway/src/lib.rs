@@ -22,6 +22,7 @@ mod connection;
 mod connections;
 mod control;
 mod dhcp;
+mod dhcp6;
 mod echo;
 mod fast;
 mod flow_cache;
@@ -31,11 +32,13 @@ mod framing;
 mod handover;
 mod icmp;
 mod l4;
+mod leases;
 mod nat;
 mod nd;
 mod packet;
 mod pair;
 mod record;
+mod router;
 mod settings;
 mod stages;
 #[cfg(test)]
@@ -48,12 +51,15 @@ extern crate self as gateway;
 
 pub use connections::{BeginLog, Connections, EndLog, RefusalLog, Refused};
 pub use control::{is_control, Controls, Towards};
-pub use dhcp::{Lease, Leases, Message as DhcpMessage};
+pub use dhcp::Message as DhcpMessage;
+pub use dhcp6::Message as Dhcp6Message;
 pub use flow_cache::FlowCache;
 pub use frame::{Batch, Frame, Generated, Output, Unresolved, Verdict, Waiting, BATCH_MAX, HEADROOM};
 pub use handover::{Handover, Handovers, Role};
+pub use leases::{Lease, Leases, Told};
 pub use nat::Nat;
 pub use record::{Event, NoRecorder, ProbeTrace, Recorder, Scope, Trace};
+pub use router::advertisement;
 
 use connections::SessionView;
 use conntrack::Sessions;

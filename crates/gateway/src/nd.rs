@@ -9,6 +9,7 @@ use crate::answer::{self, Back};
 use crate::framing::vmport;
 use crate::packet::{Addr, Packet};
 use crate::record::{Event, Recorder};
+use crate::router;
 use crate::stages::parse::source_v6;
 use crate::work::Work;
 use crate::{Frame, Verdict};
@@ -22,21 +23,44 @@ struct Question {
     target: u128,
 }
 
+/// What a solicitation wants.
+enum Solicited {
+    Neighbour(Question),
+    /// A router, by an address (0: none yet) and a MAC address.
+    Router {
+        asker: u128,
+        mac: u64,
+    },
+}
+
 /// Turns a solicitation into its answer.
 #[cold]
 pub(crate) fn answer<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &mut Frame<'_>) -> Result<Verdict, DropReason> {
-    let q = check(p.inner_frame(f), p.macs(f).1)?;
-    let asker = Addr::v6(q.asker);
+    let solicited = check(p.inner_frame(f), p.macs(f).1)?;
+    let asker = match &solicited {
+        Solicited::Neighbour(question) => question.asker,
+        Solicited::Router { asker, .. } => *asker,
+    };
     // Who asks whether an address is free has none yet; link-local ones are the VM's own affair, and reach nobody but the gateway.
-    if q.asker != 0 && asker.hi >> 54 != 0xfe80 >> 6 {
-        vmport::check_address(w, p, asker, true)?;
+    if asker != 0 && Addr::v6(asker).hi >> 54 != 0xfe80 >> 6 {
+        vmport::check_address(w, p, Addr::v6(asker), true)?;
     }
-    let found = w.tables.vm6(p.vni, Addr::v6(q.target).halves(), p.tenant.generation());
-    let vm = found.ok_or(DropReason::NdUnknownTarget)?;
-    let (mac, router) = match vm.flags & VM_FLAG_GATEWAY {
-        0 if vm.mac == q.asker_mac => return Err(DropReason::NdOwnProbe),
-        0 => (vm.mac, 0),
-        _ => (w.tables.gateway_mac(&p.tenant), nd::FLAG_ROUTER),
+    let q = match solicited {
+        Solicited::Router { asker, mac } if p.guest.is_some() => return router::answer(w, p, f, (asker, mac)),
+        Solicited::Router { .. } => return Err(DropReason::NdUnsupported),
+        Solicited::Neighbour(question) => question,
+    };
+    let gateway = (w.tables.gateway_mac(&p.tenant), nd::FLAG_ROUTER);
+    let (mac, router) = if p.guest.is_some() && q.target == router::link_local(gateway.0) {
+        gateway
+    } else {
+        let found = w.tables.vm6(p.vni, Addr::v6(q.target).halves(), p.tenant.generation());
+        let vm = found.ok_or(DropReason::NdUnknownTarget)?;
+        match vm.flags & VM_FLAG_GATEWAY {
+            0 if vm.mac == q.asker_mac => return Err(DropReason::NdOwnProbe),
+            0 => (vm.mac, 0),
+            _ => gateway,
+        }
     };
     if R::ON {
         w.note(p, Stage::Tenant, Event::Answered { with: "neighbour advertisement", mac: Mac(mac) });
@@ -53,7 +77,7 @@ pub(crate) fn answer<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &mut Frame
 }
 
 /// The checks of RFC 4861 §6.1 and §7.1 as far as they apply to each type, then the type.
-fn check(frame: &[u8], asker: Mac) -> Result<Question, DropReason> {
+fn check(frame: &[u8], asker: Mac) -> Result<Solicited, DropReason> {
     let (_, rest) = frame.split_first_chunk::<{ ethernet::HEADER_LEN }>().ok_or(DropReason::NdMalformed)?;
     let ip = ipv6::Packet::new_checked(rest).map_err(|_| DropReason::NdMalformed)?;
     let message = ip.payload();
@@ -74,8 +98,9 @@ fn check(frame: &[u8], asker: Mac) -> Result<Question, DropReason> {
     match kind {
         kind::NEIGHBOUR_SOLICITATION => {
             let target = wire::be::u128(message, 8);
-            Ok(Question { asker_mac: asker.0, asker: ip.src(), target })
+            Ok(Solicited::Neighbour(Question { asker_mac: asker.0, asker: ip.src(), target }))
         }
+        kind::ROUTER_SOLICITATION => Ok(Solicited::Router { asker: ip.src(), mac: asker.0 }),
         _ => Err(DropReason::NdUnsupported),
     }
 }

@@ -22,7 +22,7 @@ use conntrack::upgrade::Image;
 use conntrack::{Options, SessionInfo, SessionMemory, TenantLimits, Tracker};
 use conntrack_compact::Backing;
 use filter::Filter;
-use gateway::{Connections, Lease, Leases};
+use gateway::{Connections, Lease, Leases, Told};
 use model::Model;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -340,6 +340,17 @@ impl Conntrack {
         self.enter_edge(writer, edge)
     }
 
+    /// A Router Advertisement for each VM of this node that has an IPv6 address, with the interface that it is for.
+    pub fn advertisements(&self) -> Vec<(IfIndex, Vec<u8>)> {
+        let edge = self.plan.lock().edge.clone();
+        let room = room(&edge);
+        let of = |p: &VmPortPlan| {
+            let (i, lease) = (interface(&p.interface).ok()?, p.lease6?);
+            Some((i.ifindex, gateway::advertisement(&leased(lease, mtu_in(i.mtu, room)), p.gateway_mac)?))
+        };
+        edge.vm_ports.iter().filter_map(of).collect()
+    }
+
     /// Tells the tables which ports are going to be towards customers, beside those that are: before packets are taken from them, for what
     /// comes by a port that is not known as one of the edge's may be a tunnel. Ports at other nodes come later, when the tables know these, and go now,
     /// while they do.
@@ -509,21 +520,37 @@ fn edge_port_spec(plan: &EdgePortPlan) -> Option<EdgePortSpec> {
     Some(edge_port(plan, i.ifindex, i.mtu.min(u32::from(u16::MAX)) as u16))
 }
 
-/// Ports towards VMs by the numbers of their interfaces, as far as these are there, and what DHCP tells the VMs.
+/// Ports towards VMs by the numbers of their interfaces, as far as these are there, and what the VMs are told.
 fn vm_ports(edge: &EdgePlan) -> (Vec<VmPortSpec>, Leases) {
-    let mtu_of = |name: &str| interface(name).ok().map(|i| i.mtu.min(u32::from(u16::MAX)) as u16);
-    let room = edge.uplinks.iter().filter_map(|u| mtu_of(u)).map(|mtu| mtu.saturating_sub(edge.overhead)).min();
+    let room = room(edge);
     let (mut specs, mut leases) = (Vec::new(), Vec::new());
     for p in &edge.vm_ports {
         let Ok(i) = interface(&p.interface) else { continue };
         let mtu = i.mtu.min(u32::from(u16::MAX)) as u16;
         specs.push(VmPortSpec { ifindex: i.ifindex, mtu, vni: p.vni, mac: p.mac });
-        if let Some((address, bits, gateway)) = p.lease {
-            let mtu = room.map_or(mtu, |room| room.min(mtu));
-            leases.push((p.vni, p.mac, Lease { address, bits, gateway, mtu }));
+        let mtu = mtu_in(i.mtu, room);
+        let (v4, v6) = (p.lease4.map(|lease| leased(lease, mtu)), p.lease6.map(|lease| leased(lease, mtu)));
+        if v4.is_some() || v6.is_some() {
+            leases.push((p.vni, p.mac, Told::new(v4, v6)));
         }
     }
     (specs, Leases::new(leases))
+}
+
+/// Bytes of a VM's packet that fit a tunnel on the uplinks.
+fn room(edge: &EdgePlan) -> Option<u16> {
+    let mtu_of = |name: &String| interface(name).ok().map(|i| i.mtu.min(u32::from(u16::MAX)) as u16);
+    edge.uplinks.iter().filter_map(mtu_of).map(|mtu| mtu.saturating_sub(edge.overhead)).min()
+}
+
+/// The MTU that a VM is told: its port's, or what fits a tunnel, whichever is less.
+fn mtu_in(port: u32, room: Option<u16>) -> u16 {
+    let mtu = port.min(u32::from(u16::MAX)) as u16;
+    room.map_or(mtu, |room| room.min(mtu))
+}
+
+fn leased<A>((address, bits, gateway): (A, u8, A), mtu: u16) -> Lease<A> {
+    Lease { address, bits, gateway, mtu }
 }
 
 fn edge_port(plan: &EdgePortPlan, ifindex: IfIndex, mtu: u16) -> EdgePortSpec {

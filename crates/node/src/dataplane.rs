@@ -9,6 +9,7 @@ use crate::afpacket::{PacketSocket, Silencer};
 use crate::error::NodeError;
 use crate::events::Hub;
 use crate::punt::PuntSocket;
+use crate::punt_tap::PuntTap;
 use crate::shaping::Shaping;
 use crate::types::Uplink;
 use crate::uplinks::{interface, Interface};
@@ -16,7 +17,7 @@ use crate::worker::{Port, Shared, Worker};
 use abi::{DropReason, IfIndex};
 use gateway::{FlowCache, Gateway};
 use model::{Engine, Model};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -57,6 +58,8 @@ pub struct Service {
     pub tuns: Vec<String>,
     /// How they are to be served.
     pub engine: Engine,
+    /// Those of them that are to be served otherwise.
+    pub engines: HashMap<String, Engine>,
     /// The gateway's own tunnel addresses.
     pub vteps: Vec<IpAddr>,
     /// VXLAN port.
@@ -71,6 +74,12 @@ impl Service {
         let edge: Vec<String> = model.by_name().edge_ports.values().filter_map(|p| p.interface.clone()).collect();
         let tuns = model.by_name().edge_ports.values().filter(|p| p.tun).filter_map(|p| p.interface.clone()).collect();
         let vms: Vec<String> = model.by_name().vm_ports.values().map(|p| p.interface.clone()).collect();
+        let of_vms = model.by_name().vm_ports.values().filter_map(|p| Some((p.interface.clone(), p.engine?)));
+        let mut engines: HashMap<String, Engine> = of_vms.collect();
+        if g.engine == Engine::Tc {
+            // Which serves no customers.
+            engines.extend(edge.iter().map(|name| (name.clone(), Engine::Auto)));
+        }
         Service {
             tuns,
             uplinks: g.ports().into_iter().chain(edge.iter().cloned()).chain(vms.iter().cloned()).collect(),
@@ -78,6 +87,7 @@ impl Service {
             inline: g.role == model::GatewayRole::Filter,
             edge,
             engine: g.engine,
+            engines,
             vteps,
             port: g.vxlan_port,
         }
@@ -85,6 +95,11 @@ impl Service {
 }
 
 impl Service {
+    /// How a port is to be served.
+    fn engine_of(&self, name: &str) -> Engine {
+        self.engines.get(name).copied().unwrap_or(self.engine)
+    }
+
     /// Whether a port is towards customers or VMs: then no tunnel comes by it, and tags are a part of its frames.
     fn towards_others(&self, name: &str) -> bool {
         self.edge.iter().chain(&self.vms).any(|n| n == name)
@@ -109,6 +124,8 @@ pub struct DataPlane {
     threads: Vec<JoinHandle<Vec<Port>>>,
     /// Interfaces and queues of which the workers have the punts.
     listening: HashSet<(IfIndex, u32)>,
+    /// The workers have the TAP by which the tc program's punts come.
+    punt_tap: bool,
     silencer: Option<Silencer>,
     /// TUN interfaces whose packets the kernel does not see, and the program that keeps it so.
     silenced: Option<(xdp::IngressDrop, HashSet<IfIndex>)>,
@@ -215,6 +232,7 @@ impl DataPlane {
             controls: Arc::default(),
             threads: Vec::new(),
             listening: HashSet::new(),
+            punt_tap: false,
             silencer: None,
             silenced: None,
             service: Service::default(),
@@ -359,13 +377,11 @@ impl DataPlane {
 
     /// Refuses an engine that this node cannot give: whoever asks for XDP wants to hear that there is none.
     fn check_engine(&self, service: &Service) -> Result<(), NodeError> {
-        let name = match service.engine {
-            Engine::Native => "native",
-            Engine::Generic => "generic",
-            Engine::Auto | Engine::AfPacket => return Ok(()),
-        };
-        match (&self.memory_note, service.uplinks.first()) {
-            (Some(why), Some(_)) => Err(NodeError::NoFastPath { engine: name, why: why.clone() }),
+        let demands = |engine| !matches!(engine, Engine::Auto | Engine::AfPacket);
+        let demanded = service.uplinks.iter().map(|name| service.engine_of(name)).find(|engine| demands(*engine));
+        let named = demanded.and_then(|engine| Engine::ALL.into_iter().find(|(_, e)| *e == engine));
+        match (&self.memory_note, named) {
+            (Some(why), Some((engine, _))) => Err(NodeError::NoFastPath { engine, why: why.clone() }),
             _ => Ok(()),
         }
     }
@@ -405,14 +421,13 @@ impl DataPlane {
         // Where an earlier program forwards, the first port's is exchanged before the second one's: it must be able to send out of
         // all of them at once.
         self.silence(&interfaces)?;
-        if let Some(xdp) = self.xdp.as_ref().filter(|_| self.service.engine != Engine::AfPacket) {
+        let fast =
+            |name: &String| self.service.engine_of(name) != Engine::AfPacket && !self.service.tuns.contains(name);
+        if let Some(xdp) = self.xdp.as_ref().filter(|_| interfaces.iter().any(|i| fast(&i.name))) {
             // VMs come and go: each needs a slot that one before it has left.
             xdp.keep_ports(&interfaces.iter().map(|i| i.ifindex).collect::<Vec<_>>())?;
-            for i in interfaces.iter().filter(|i| !self.service.tuns.contains(&i.name)) {
-                match self.service.vms.contains(&i.name) {
-                    true => xdp.add_vm_port(i.ifindex)?,
-                    false => xdp.add_port(i.ifindex)?,
-                };
+            for i in interfaces.iter().filter(|i| fast(&i.name)) {
+                add_port(xdp, &self.service, i)?;
             }
         }
         // Before the first program is attached, so that each packet that it punts finds a listener: until the workers run it waits in
@@ -422,8 +437,11 @@ impl DataPlane {
             self.listen(i, &mut sockets.punts);
         }
         // A socket is bound in the way of the program's mode, and the port gets another number: theirs are opened anew.
-        let changed: Vec<&Interface> = interfaces.iter().filter(|i| self.changes_mode(i.ifindex)).collect();
+        let changed: Vec<&Interface> = interfaces.iter().filter(|i| self.changes_mode(i)).collect();
         self.listening.retain(|(ifindex, _)| changed.iter().all(|i| i.ifindex != *ifindex));
+        let tap = self.open_punt_tap(&interfaces)?;
+        // Whatever fails from here on, the next try looks for itself.
+        self.punt_tap = false;
         let mut modes = Vec::new();
         for i in &interfaces {
             let mode = self.attach(i)?;
@@ -451,25 +469,43 @@ impl DataPlane {
                     sockets.punts.push(socket)
                 }
                 Port::Xdp(_) => {}
+                Port::Tap(tap) => sockets.tap = Some(tap).filter(|_| wants_tap(&self.service, &interfaces)),
                 Port::Packet(socket) => sockets.packets.push(socket),
             }
         }
         for i in changed {
             self.listen(i, &mut sockets.punts);
         }
+        if tap.is_some() {
+            sockets.tap = tap;
+        }
+        if let (Some(tap), Some(xdp)) = (&mut sockets.tap, &self.xdp) {
+            tap.set_ports(xdp.slots()?);
+        }
         self.start_workers(&interfaces, &modes, sockets)
     }
 
     /// Whether an interface's program is to run in another mode than now.
-    fn changes_mode(&self, ifindex: IfIndex) -> bool {
-        let mode =
-            self.xdp.as_ref().and_then(|xdp| xdp.attached().into_iter().find(|a| a.ifindex == ifindex)).map(|a| a.mode);
-        mode.is_some() && mode == unwanted(self.service.engine)
+    fn changes_mode(&self, i: &Interface) -> bool {
+        let attached = self.xdp.as_ref().and_then(|xdp| xdp.attached().into_iter().find(|a| a.ifindex == i.ifindex));
+        // One of tc has no sockets.
+        attached.is_some_and(|a| a.mode != xdp::Mode::Tc && !fits(self.service.engine_of(&i.name), a.mode))
+    }
+
+    /// Opens the way of the tc program's punts if a port is to be served so, and the workers have none.
+    fn open_punt_tap(&mut self, interfaces: &[Interface]) -> Result<Option<PuntTap>, NodeError> {
+        let Some(xdp) = self.xdp.as_mut().filter(|_| wants_tap(&self.service, interfaces) && !self.punt_tap) else {
+            return Ok(None);
+        };
+        let tap = PuntTap::open().map_err(NodeError::system("making the TAP by which the tc program's punts come"))?;
+        xdp.set_punt_port(tap.ifindex())?;
+        Ok(Some(tap))
     }
 
     /// Opens a listener for the punts of each queue of an interface that has none. None where the fast path is not to be.
     fn listen(&mut self, i: &Interface, sockets: &mut Vec<PuntSocket>) {
-        let fast = self.service.engine != Engine::AfPacket && !self.service.tuns.contains(&i.name);
+        let engine = self.service.engine_of(&i.name);
+        let fast = !matches!(engine, Engine::AfPacket | Engine::Tc) && !self.service.tuns.contains(&i.name);
         let Some(xdp) = self.xdp.as_ref().filter(|_| fast) else { return };
         let tables = Tables::new(self.memory.clone());
         for queue in (0..i.queues.min(xdp::QUEUES_MAX)).filter(|queue| !self.listening.contains(&(i.ifindex, *queue))) {
@@ -526,20 +562,24 @@ impl DataPlane {
     fn attach(&mut self, i: &Interface) -> Result<&'static str, NodeError> {
         let tun = self.service.tuns.contains(&i.name);
         let Some(xdp) = self.xdp.as_mut().filter(|_| !tun) else { return Ok("user") };
-        let how = match self.service.engine {
+        let engine = self.service.engine_of(&i.name);
+        let how = match engine {
             Engine::AfPacket => {
                 // The fast path of an earlier configuration, or process, must not take the packets away. None there: fine.
                 let _ = xdp.detach(i.ifindex);
                 return Ok("user");
             }
+            Engine::Tc => {
+                return Ok(xdp.attach_tc(i.ifindex)?.mode.name());
+            }
             Engine::Auto => xdp::Attach::NativeElseGeneric,
             Engine::Native => xdp::Attach::Native,
             Engine::Generic => xdp::Attach::Generic,
         };
-        let unwanted = unwanted(self.service.engine);
         let mut attached = xdp.attach(i.ifindex, how);
-        if attached.as_ref().is_ok_and(|a| Some(a.mode) == unwanted) {
+        if attached.as_ref().is_ok_and(|a| !fits(engine, a.mode)) {
             xdp.detach(i.ifindex)?;
+            add_port(xdp, &self.service, i)?;
             attached = xdp.attach(i.ifindex, how);
         }
         match attached {
@@ -547,7 +587,7 @@ impl DataPlane {
                 self.notes.extend(attached.note);
                 Ok(attached.mode.name())
             }
-            Err(e) if self.service.engine == Engine::Auto && self.choice == Choice::Auto => {
+            Err(e) if engine == Engine::Auto && self.choice == Choice::Auto => {
                 self.notes.push(format!(
                     "ATTENTION: uplink {} has no fast path; its packets go through the software path alone. {e}",
                     i.name
@@ -598,6 +638,11 @@ impl DataPlane {
         for socket in punts {
             ports[socket.queue() as usize % count as usize].push(Port::Xdp(socket));
         }
+        // All that tc punts comes by one device, so that one worker has it.
+        let tap = sockets.tap.is_some();
+        if let (Some(list), Some(tap)) = (ports.first_mut(), sockets.tap) {
+            list.push(Port::Tap(tap));
+        }
         let egress = || -> Result<Vec<PacketSocket>, NodeError> {
             let open = |i: &Interface| {
                 let refused = |source| NodeError::Uplink { name: i.name.clone(), what: "AF_PACKET", source };
@@ -633,6 +678,7 @@ impl DataPlane {
             self.threads.push(thread.map_err(NodeError::system("starting a worker thread"))?);
         }
         self.listening = listening;
+        self.punt_tap = tap;
         Ok(())
     }
 
@@ -680,6 +726,7 @@ impl Drop for DataPlane {
 #[derive(Default)]
 struct Sockets {
     punts: Vec<PuntSocket>,
+    tap: Option<PuntTap>,
     packets: Vec<PacketSocket>,
 }
 
@@ -692,12 +739,28 @@ impl Sockets {
     }
 }
 
-/// The mode in which a port must not stay when this engine is wanted.
-fn unwanted(engine: Engine) -> Option<xdp::Mode> {
+/// Whether a port is to be served by tc.
+fn wants_tap(service: &Service, interfaces: &[Interface]) -> bool {
+    interfaces.iter().any(|i| service.engine_of(&i.name) == Engine::Tc)
+}
+
+/// Gives a port its slot, of those for its kind.
+fn add_port(xdp: &XdpEngine, service: &Service, i: &Interface) -> Result<(), NodeError> {
+    match service.vms.contains(&i.name) {
+        true => xdp.add_vm_port(i.ifindex)?,
+        false => xdp.add_port(i.ifindex)?,
+    };
+    Ok(())
+}
+
+/// Whether a port may stay in a mode when this engine is wanted.
+fn fits(engine: Engine, mode: xdp::Mode) -> bool {
     match engine {
-        Engine::Native => Some(xdp::Mode::Generic),
-        Engine::Generic => Some(xdp::Mode::Native),
-        Engine::Auto | Engine::AfPacket => None,
+        Engine::Native => mode == xdp::Mode::Native,
+        Engine::Generic => mode == xdp::Mode::Generic,
+        Engine::Tc => mode == xdp::Mode::Tc,
+        Engine::Auto => mode != xdp::Mode::Tc,
+        Engine::AfPacket => true,
     }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The node daemon: start-up, data plane, API, metrics, traces, upgrade. The design is in `docs/design/node.md`.
 
+mod advertise;
 pub mod afpacket;
 pub mod agent;
 pub mod announce;
@@ -38,6 +39,7 @@ pub mod paths;
 pub mod pcap;
 pub mod probes;
 mod punt;
+mod punt_tap;
 pub mod routing;
 pub mod rules;
 mod scrape;

@@ -87,6 +87,8 @@ pub struct Node {
     pub(crate) announcer: crate::announce::Announcer,
     /// What kept the ports from being served at the last look.
     trouble: Mutex<Option<String>>,
+    /// What tells VMs of their router.
+    advertiser: crate::advertise::Advertiser,
 }
 
 /// Everything that a node is made of; the daemon puts it together.
@@ -184,6 +186,7 @@ impl Node {
             notes,
             trouble,
             announcer: Default::default(),
+            advertiser: Default::default(),
             listings: Listings::default(),
             unread: Mutex::default(),
             unserved: Mutex::default(),
@@ -225,6 +228,7 @@ impl Node {
         drop(said);
         self.settle();
         self.routing.tend();
+        self.advertiser.tend(&self.conntrack);
         // A change that is being made tends to the disk itself.
         if let Some(mut core) = self.core.try_lock() {
             let core = &mut *core;

@@ -69,17 +69,21 @@ pub fn carrier(name: &str) -> bool {
 
 /// Lets a port take in frames that are for others. It stays so: the fast path goes on when the process ends.
 pub fn promiscuous(name: &str) -> io::Result<()> {
-    let socket = control_socket()?;
+    set_flag(&control_socket()?, name, libc::IFF_PROMISC)
+}
+
+/// Sets a flag of an interface (IFF_*); it may be set.
+pub(crate) fn set_flag(socket: &OwnedFd, name: &str, flag: libc::c_int) -> io::Result<()> {
     let mut request = request(name);
-    ioctl(&socket, libc::SIOCGIFFLAGS, &mut request)?;
+    ioctl(socket, libc::SIOCGIFFLAGS, &mut request)?;
     // SAFETY: the kernel has just filled in the flags.
     let flags = unsafe { request.ifr_ifru.ifru_flags };
-    let wanted = flags | libc::IFF_PROMISC as libc::c_short;
+    let wanted = flags | flag as libc::c_short;
     if wanted == flags {
         return Ok(());
     }
     request.ifr_ifru.ifru_flags = wanted;
-    ioctl(&socket, libc::SIOCSIFFLAGS, &mut request)
+    ioctl(socket, libc::SIOCSIFFLAGS, &mut request)
 }
 
 /// A socket to ask the kernel about ports with.

@@ -9,6 +9,7 @@
 use crate::afpacket::{PacketSocket, HEADROOM};
 use crate::counters::monotonic_ns;
 use crate::events::Hub;
+use crate::punt_tap::{PuntTap, WayBack};
 use crate::shaping::Shaping;
 use abi::{DropReason, Event, IfIndex};
 use gateway::{Batch, Frame, Gateway, Verdict};
@@ -46,8 +47,10 @@ pub struct Shared {
 pub enum Port {
     /// A whole port, all of whose packets the software path serves.
     Packet(PacketSocket),
-    /// What the fast path punts from one queue of a port.
+    /// What XDP punts from one queue of a port.
     Xdp(crate::punt::PuntSocket),
+    /// What the tc program punts, of all ports.
+    Tap(PuntTap),
 }
 
 impl Port {
@@ -55,6 +58,7 @@ impl Port {
         match self {
             Port::Packet(socket) => socket.raw_fd(),
             Port::Xdp(socket) => socket.raw_fd(),
+            Port::Tap(tap) => tap.raw_fd(),
         }
     }
 }
@@ -81,6 +85,7 @@ pub struct Worker {
     /// Sockets to send on, by interface.
     egress: HashMap<IfIndex, PacketSocket>,
     injector: Option<xdp::Injector>,
+    way_back: Option<WayBack>,
     shared: Shared,
     samples: u64,
     outbox: Outbox,
@@ -115,7 +120,12 @@ impl Worker {
             || xdp::Injector::new().inspect_err(|e| tracing::warn!("punted packets of the host will be lost: {e}"));
         let injector = if punts { load().ok() } else { None };
         let egress = egress.into_iter().map(|s| (s.ifindex, s)).collect();
-        Self { gateway, ports, egress, injector, shared, samples: 0, outbox: Outbox::default(), wake_up: None }
+        let tap = ports.iter().find_map(|p| if let Port::Tap(tap) = p { Some(tap) } else { None });
+        let way_back = tap.and_then(|tap| {
+            tap.way_back().inspect_err(|e| tracing::warn!("punted packets of the host will be lost: {e}")).ok()
+        });
+        let outbox = Outbox::default();
+        Self { gateway, ports, egress, injector, way_back, shared, samples: 0, outbox, wake_up: None }
     }
 
     /// Runs until told to stop. Returns its sockets.
@@ -174,6 +184,11 @@ impl Worker {
                     stats.taken(lost);
                     lost
                 }
+                Port::Tap(tap) => {
+                    let lost = tap.take_lost();
+                    stats.taken(lost);
+                    lost
+                }
             };
             if lost > 0 {
                 stats.lost(DropReason::PuntRingFull, lost);
@@ -184,9 +199,14 @@ impl Worker {
     /// Takes one burst from a port through the path. Returns the number of packets and the empty batch.
     fn serve<'b>(&mut self, at: usize, batch: Batch<'_>) -> (usize, Batch<'b>) {
         let mut batch = batch.recycle();
-        let Self { gateway, ports, egress, injector, shared, samples, outbox, .. } = self;
+        let Self { gateway, ports, egress, injector, way_back, shared, samples, outbox, .. } = self;
         let options = gateway.tables().options();
-        let (mut sampled, punts) = (Vec::new(), matches!(ports[at], Port::Xdp(_)));
+        let (mut sampled, punts) = (Vec::new(), !matches!(ports[at], Port::Packet(_)));
+        let host = match &ports[at] {
+            Port::Packet(_) => Host::Has,
+            Port::Xdp(_) => injector.as_ref().map_or(Host::Has, Host::Injector),
+            Port::Tap(_) => way_back.as_ref().map_or(Host::Has, Host::WayBack),
+        };
         let received = match &mut ports[at] {
             Port::Packet(socket) => match socket.receive() {
                 Ok(n) => {
@@ -206,6 +226,11 @@ impl Worker {
                 }
             },
             Port::Xdp(socket) => socket.receive(gateway.tables(), &mut batch),
+            Port::Tap(tap) => tap.receive(&mut batch).unwrap_or_else(|e| {
+                tracing::warn!("receiving what tc punts: {e}");
+                std::thread::sleep(Duration::from_millis(u64::from(IDLE)));
+                0
+            }),
         };
         if received == 0 {
             return (0, batch.recycle());
@@ -217,7 +242,7 @@ impl Worker {
         }
         sampled.iter().for_each(|event| shared.hub.publish(event));
         let egress = if punts { Egress::Later(outbox) } else { Egress::Now(egress) };
-        dispatch(gateway, &batch, egress, injector.as_ref().filter(|_| punts), shared, options);
+        dispatch(gateway, &batch, egress, host, shared, options);
         if !batch.output.unresolved.is_empty() {
             (shared.wanted)(batch.output.unresolved.iter().map(|u| u.neighbour).collect());
         }
@@ -245,7 +270,8 @@ impl Worker {
             gateway.resume(&mut batch, &answers, monotonic_ns());
             let stats = gateway.tables().stats(gateway.slot());
             stats.taken(punts - batch.output.punts_waiting);
-            dispatch(gateway, &batch, Egress::Later(outbox), injector.as_ref(), shared, gateway.tables().options());
+            let host = injector.as_ref().map_or(Host::Has, Host::Injector);
+            dispatch(gateway, &batch, Egress::Later(outbox), host, shared, gateway.tables().options());
             if !batch.output.unresolved.is_empty() {
                 (shared.wanted)(batch.output.unresolved.iter().map(|u| u.neighbour).collect());
             }
@@ -304,6 +330,28 @@ impl Egress<'_> {
     }
 }
 
+/// How what is the host's reaches it.
+enum Host<'a> {
+    /// On AF_PACKET it has the packet already.
+    Has,
+    /// What XDP has taken from it.
+    Injector(&'a xdp::Injector),
+    /// What tc has taken from it.
+    WayBack(&'a WayBack),
+}
+
+impl Host<'_> {
+    fn give(&self, frame: &Frame<'_>) -> std::io::Result<()> {
+        match self {
+            Host::Has => Ok(()),
+            Host::Injector(injector) => {
+                injector.inject(frame.data(), frame.ifindex).map(drop).map_err(std::io::Error::other)
+            }
+            Host::WayBack(way_back) => way_back.give_back(frame.data(), frame.ifindex),
+        }
+    }
+}
+
 fn sample(options: u64, seen: &mut u64, frame: &Frame<'_>, sampled: &mut Vec<Event>) {
     let exponent = (options >> abi::OPT_SAMPLE_SHIFT) as u8;
     if exponent == 0 {
@@ -339,7 +387,7 @@ fn dispatch(
     gateway: &Gateway,
     batch: &Batch<'_>,
     mut egress: Egress<'_>,
-    injector: Option<&xdp::Injector>,
+    host: Host<'_>,
     shared: &Shared,
     options: u64,
 ) {
@@ -361,8 +409,7 @@ fn dispatch(
             Verdict::Wait => {}
             Verdict::Control { circuit } => shared.taps.pass(circuit, frame.data()),
             Verdict::Pass => {
-                // On AF_PACKET the kernel has the packet already; a punted one was taken from it.
-                if let Some(error) = injector.and_then(|i| i.inject(frame.data(), frame.ifindex).err()) {
+                if let Err(error) = host.give(frame) {
                     tracing::debug!("a packet of the host was lost: {error}");
                 }
             }

@@ -5,7 +5,7 @@ use crate::layers::Mac;
 use crate::lex::{CaseError, Cursor, Word};
 use crate::region::{Region, Vm, Vpc};
 use abi::{IfIndex, Vni};
-use gateway::Lease;
+use gateway::{Lease, Told};
 use std::fmt;
 use std::net::IpAddr;
 use tables::{CircuitSpec, EdgePortSpec, VmPortSpec};
@@ -32,6 +32,8 @@ pub struct VmPort {
     pub vm: String,
     /// What DHCP tells it: bits of its prefix, the gateway, the MTU.
     pub dhcp: Option<(u8, u32, u16)>,
+    /// The same of IPv6.
+    pub dhcp6: Option<(u8, u128, u16)>,
 }
 
 /// A port towards customers.
@@ -90,8 +92,13 @@ fn vm_port(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<()> {
         let (bits, gateway) = (c.number("bits of the prefix", 32)? as u8, c.ipv4()?.to_bits());
         dhcp = Some((bits, gateway, c.number("MTU", 0xffff)? as u16));
     }
+    let mut dhcp6 = None;
+    if c.eat("dhcp6") {
+        let (bits, gateway) = (c.number("bits of the prefix", 128)? as u8, c.ipv6()?.to_bits());
+        dhcp6 = Some((bits, gateway, c.number("MTU", 0xffff)? as u16));
+    }
     region.edge.vm_ports.retain(|p| p.port != port);
-    region.edge.vm_ports.push(VmPort { port, vm, dhcp });
+    region.edge.vm_ports.push(VmPort { port, vm, dhcp, dhcp6 });
     Ok(())
 }
 
@@ -204,11 +211,15 @@ impl Region {
         self.vpcs.iter().find_map(|v| Some((v, v.vms.iter().find(|vm| vm.name == p.vm)?)))
     }
 
-    /// What DHCP tells VMs of this node.
-    pub fn leases(&self) -> Vec<(Vni, u64, Lease)> {
+    /// What VMs of this node are told of themselves.
+    pub fn leases(&self) -> Vec<(Vni, u64, Told)> {
         let lease = |p: &VmPort| {
-            let ((vpc, vm), (bits, gateway, mtu)) = (self.vm_of(p)?, p.dhcp?);
-            Some((Vni(vpc.vni), vm.mac.number(), Lease { address: vm.v4?.to_bits(), bits, gateway, mtu }))
+            let (vpc, vm) = self.vm_of(p)?;
+            let v4 =
+                p.dhcp.zip(vm.v4).map(|((bits, gateway, mtu), a)| Lease { address: a.to_bits(), bits, gateway, mtu });
+            let v6 =
+                p.dhcp6.zip(vm.v6).map(|((bits, gateway, mtu), a)| Lease { address: a.to_bits(), bits, gateway, mtu });
+            (v4.is_some() || v6.is_some()).then(|| (Vni(vpc.vni), vm.mac.number(), Told::new(v4, v6)))
         };
         self.edge.vm_ports.iter().filter_map(lease).collect()
     }
@@ -262,6 +273,9 @@ impl fmt::Display for Edge {
             write!(f, "  vmport {} {}", p.port, p.vm)?;
             if let Some((bits, gateway, mtu)) = p.dhcp {
                 write!(f, " dhcp {bits} {} {mtu}", std::net::Ipv4Addr::from_bits(gateway))?;
+            }
+            if let Some((bits, gateway, mtu)) = p.dhcp6 {
+                write!(f, " dhcp6 {bits} {} {mtu}", std::net::Ipv6Addr::from_bits(gateway))?;
             }
             writeln!(f)?;
         }

@@ -93,6 +93,47 @@ fn all_cases_on_the_xdp_program() {
     }
 }
 
+/// Whether a case is one for tc, which serves no inline pairs and no customers' circuits, and has one way to the software path for all ports.
+fn is_for_tc(case: &Case) -> bool {
+    let regions = case.steps.iter().filter_map(|s| if let Step::Tables(r) = s { Some(&**r) } else { None });
+    regions
+        .chain([&case.region])
+        .all(|r| r.inline.pairs.is_empty() && r.edge.ports.is_empty() && r.ports.iter().all(|p| p.listener))
+}
+
+/// The kernel's test run takes no frame for tc whose IP header is cut off, or which does not fit a page.
+fn fits_a_test_run(case: &Case) -> bool {
+    case.inputs().all(|input| {
+        let frame = input.packet.encode();
+        let header = match frame.get(12..14) {
+            Some([0x08, 0x00]) => 34,
+            Some([0x86, 0xdd]) => 54,
+            _ => 14,
+        };
+        (header..=3712).contains(&frame.len())
+    })
+}
+
+#[test]
+fn all_cases_on_the_tc_program() {
+    if let Some(mut engine) = common::XdpRunner::on_tc() {
+        let (mut left_out, mut others) = (0, 0);
+        run_each(&mut engine, &mut |engine, case| {
+            if !is_for_tc(case) {
+                others += 1;
+                return Ok(false);
+            }
+            if !fits_a_test_run(case) {
+                left_out += 1;
+                return Ok(false);
+            }
+            run_case(engine, case)
+        });
+        println!("of these {others} are of inline pairs, circuits or ports without listeners; {left_out} do not fit a test run");
+        assert!(left_out <= 10, "{left_out} cases are left out");
+    }
+}
+
 /// A case whose packets that the fast path sends on come twice, so that the second finds what the flow cache keeps of the first. One that counts,
 /// or limits a rate, stays as it is.
 fn twice(case: &Case) -> Case {

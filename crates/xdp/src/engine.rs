@@ -4,7 +4,7 @@
 use crate::link::{Link, TxWatch};
 use crate::memory::{TableMaps, READERS_BYTES, TABLE_SEGMENTS};
 use crate::{flow_cache, sys, BpfMemory, BpfSessionMemory, BpfStates, XdpError};
-use abi::{layout_hash, program_hash, Root};
+use abi::{layout_hash, program_hash, IfIndex, Root};
 use libbpf_rs::{MapCore, OpenObject};
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -12,14 +12,19 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// The bytes of an object that build.rs compiled. libelf wants them aligned.
+macro_rules! aligned {
+    ($name:literal) => {{
+        #[repr(C, align(16))]
+        struct Aligned<T: ?Sized>(T);
+        static BYTES: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), $name)));
+        &BYTES.0
+    }};
+}
+pub(crate) use aligned;
+
 /// The compiled fast path (`bpf/gateway.bpf.c`).
-pub static OBJECT: &[u8] = {
-    /// libelf wants the bytes aligned.
-    #[repr(C, align(16))]
-    struct Aligned<T: ?Sized>(T);
-    static BYTES: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/gateway.bpf.o")));
-    &BYTES.0
-};
+pub static OBJECT: &[u8] = aligned!("/gateway.bpf.o");
 
 /// Maps that are shared by a running program and its successor, and so are pinned.
 pub(crate) const PINNED: [&str; 8] = [
@@ -75,6 +80,10 @@ pub struct XdpEngine {
     /// Folder of this layout's maps.
     pub(crate) pins: Option<PathBuf>,
     pub(crate) notes: Vec<String>,
+    /// The tc program, once a port has asked for it.
+    pub(crate) switch: Option<libbpf_rs::Object>,
+    /// Where its punts leave.
+    pub(crate) punt_port: IfIndex,
     _readers: OwnedFd,
 }
 
@@ -127,6 +136,8 @@ impl XdpEngine {
             base: options.pins.clone(),
             pins,
             notes: Vec::new(),
+            switch: None,
+            punt_port: IfIndex(0),
             _readers: readers,
         })
     }
@@ -217,7 +228,12 @@ const REDIRECTS_BUFFERS: (u32, u32) = (6, 3);
 /// Whether this kernel redirects frames that lie in several buffers. If not, the program takes only frames in one buffer, and drivers
 /// refuse native mode on interfaces with a larger MTU.
 pub fn redirects_buffers() -> bool {
-    kernel_version(&release()).is_none_or(|version| version >= REDIRECTS_BUFFERS)
+    runs_since(REDIRECTS_BUFFERS)
+}
+
+/// Whether this kernel is as new as that version; one that does not say so is.
+pub(crate) fn runs_since(version: (u32, u32)) -> bool {
+    kernel_version(&release()).is_none_or(|own| own >= version)
 }
 
 fn release() -> String {
@@ -241,7 +257,7 @@ fn kernel_version(release: &str) -> Option<(u32, u32)> {
 }
 
 /// Compares what the object was compiled with (layouts and reasons) with this program's own.
-fn check_object(open: &OpenObject) -> Result<(), XdpError> {
+pub(crate) fn check_object(open: &OpenObject) -> Result<(), XdpError> {
     let map = open.maps().find(|m| m.name().to_string_lossy().ends_with(".rodata.abi"));
     let value = map.as_ref().and_then(|m| m.initial_value());
     let bytes =

@@ -22,6 +22,7 @@ mod run;
 mod segments;
 mod silence;
 mod states;
+mod switch;
 mod sys;
 
 pub use afxdp::{AfXdpOptions, AfXdpSocket, CopyMode, Received, RECEIVE_MAX};
@@ -38,3 +39,4 @@ pub use prober::{Prober, ProberMaps};
 pub use run::{TestRun, TestVerdict};
 pub use silence::IngressDrop;
 pub use states::BpfStates;
+pub use switch::SWITCH_OBJECT;

@@ -2,7 +2,7 @@
 //! Attaching: one pinned link a port. A process that comes later finds the link and puts its own program behind it between
 //! two packets; a process that dies leaves link, program and maps to go on forwarding.
 
-use crate::engine::{find_map, load_error, open_object, redirects_buffers, set_netns, PINNED};
+use crate::engine::{aligned, find_map, load_error, open_object, redirects_buffers, set_netns, PINNED};
 use crate::{sys, XdpEngine, XdpError};
 use abi::IfIndex;
 use libbpf_rs::MapCore;
@@ -18,14 +18,17 @@ pub enum Mode {
     Native,
     /// In the stack, on socket buffers: several times slower.
     Generic,
+    /// Not XDP at all: the tc program, on socket buffers, which may each stand for many packets.
+    Tc,
 }
 
 impl Mode {
-    /// `native` or `generic`.
+    /// `native`, `generic` or `tc`.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Native => "native",
             Mode::Generic => "generic",
+            Mode::Tc => "tc",
         }
     }
 
@@ -33,6 +36,7 @@ impl Mode {
         match self {
             Mode::Native => 1 << 2,
             Mode::Generic => 1 << 1,
+            Mode::Tc => 0,
         }
     }
 }
@@ -63,9 +67,9 @@ pub struct Attached {
 }
 
 pub(crate) struct Link {
-    port: Attached,
-    /// A pinned link outlives this descriptor, one without a pin ends with it.
-    _fd: OwnedFd,
+    pub(crate) port: Attached,
+    /// A pinned link outlives this descriptor, one without a pin ends with it. None: a filter, which outlives it.
+    pub(crate) _fd: Option<OwnedFd>,
 }
 
 impl XdpEngine {
@@ -73,8 +77,8 @@ impl XdpEngine {
     /// between two packets. Packets are passed to the host until the tables are ready, so fill them first.
     pub fn attach(&mut self, ifindex: IfIndex, how: Attach) -> Result<Attached, XdpError> {
         self.add_port(ifindex)?;
-        if let Some(at) = self.links.iter().position(|l| l.port.ifindex == ifindex) {
-            return Ok(self.links[at].port.clone());
+        if let Some(link) = self.links.iter().find(|l| l.port.ifindex == ifindex && l.port.mode != Mode::Tc) {
+            return Ok(link.port.clone());
         }
         self.watch_tx();
         if sys::driver(ifindex).is_ok_and(|name| name == "veth") {
@@ -84,6 +88,10 @@ impl XdpEngine {
             Some(link) => link,
             None => self.new_link(ifindex, how)?,
         };
+        // The tc program, also of an earlier process, goes when this has begun: no packet is seen by neither.
+        self.unpin_links(ifindex, |mode| mode == Mode::Tc);
+        self.remove_tc_filter(ifindex);
+        self.links.retain(|l| l.port.ifindex != ifindex);
         let port = link.port.clone();
         self.links.push(link);
         Ok(port)
@@ -101,18 +109,27 @@ impl XdpEngine {
 
     /// Takes the program off an interface and forgets the port.
     pub fn detach(&mut self, ifindex: IfIndex) -> Result<(), XdpError> {
-        for mode in [Mode::Native, Mode::Generic] {
+        self.remove_tc_filter(ifindex);
+        self.unpin_links(ifindex, |_| true);
+        self.links.retain(|l| l.port.ifindex != ifindex);
+        self.remove_port(ifindex)
+    }
+
+    /// Removes the pins of an interface's links in some modes.
+    pub(crate) fn unpin_links(&self, ifindex: IfIndex, of: impl Fn(Mode) -> bool) {
+        for mode in [Mode::Native, Mode::Generic, Mode::Tc].into_iter().filter(|mode| of(*mode)) {
             if let Some(path) = self.link_pin(ifindex, mode) {
                 let _ = fs::remove_file(path);
             }
         }
-        self.links.retain(|l| l.port.ifindex != ifindex);
-        self.remove_port(ifindex)
     }
 
     /// Removes everything that outlives the process: links, programs, maps. The tables are gone after this.
     pub fn unpin_all(mut self) -> Result<(), XdpError> {
         self.links.clear();
+        for (_, ifindex) in self.slots().unwrap_or_default() {
+            self.remove_tc_filter(ifindex);
+        }
         let Some(base) = self.base.take() else { return Ok(()) };
         for path in own_entries(&base, &["layout-", "link-"])? {
             let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
@@ -139,7 +156,7 @@ impl XdpEngine {
         Ok(removed)
     }
 
-    fn link_pin(&self, ifindex: IfIndex, mode: Mode) -> Option<PathBuf> {
+    pub(crate) fn link_pin(&self, ifindex: IfIndex, mode: Mode) -> Option<PathBuf> {
         self.base.as_ref().map(|dir| dir.join(format!("link-{ifindex}-{}", mode.name())))
     }
 
@@ -147,15 +164,12 @@ impl XdpEngine {
         [Mode::Native, Mode::Generic].into_iter().find_map(|mode| {
             let pin = self.link_pin(ifindex, mode)?;
             let fd = sys::open_pin(&pin).ok()?;
-            // struct bpf_link_info: type, id, program id, pad, then ifindex of an XDP link; 0 when its device is gone.
-            let info: [u8; 24] = sys::info(fd.as_fd()).ok()?;
-            let alive = info[16..20] == ifindex.0.to_ne_bytes();
-            if !alive || sys::update_link(fd.as_fd(), self.program()).is_err() {
+            if !sys::link_is_at(fd.as_fd(), ifindex) || sys::update_link(fd.as_fd(), self.program()).is_err() {
                 let _ = fs::remove_file(&pin);
                 return None;
             }
             let port = Attached { ifindex, mode, adopted: true, note: note(ifindex, mode, None) };
-            Some(Link { port, _fd: fd })
+            Some(Link { port, _fd: Some(fd) })
         })
     }
 
@@ -197,7 +211,7 @@ impl XdpEngine {
             let _ = fs::remove_file(path);
             sys::pin(fd.as_fd(), path).map_err(XdpError::call(format!("Pinning {}", path.display())))?;
         }
-        Ok(Link { port: Attached { ifindex, mode, adopted: false, note: note(ifindex, mode, why) }, _fd: fd })
+        Ok(Link { port: Attached { ifindex, mode, adopted: false, note: note(ifindex, mode, why) }, _fd: Some(fd) })
     }
 
     /// Tells the program not to use XDP_TX, see bpf/tables/ports.h.
@@ -243,7 +257,7 @@ const ONE_BUFFER: &str =
 
 fn note(ifindex: IfIndex, mode: Mode, why: Option<String>) -> Option<String> {
     match (mode, why) {
-        (Mode::Native, _) => None,
+        (Mode::Native | Mode::Tc, _) => None,
         (Mode::Generic, why) => Some(format!(
             "ATTENTION: interface {ifindex} runs XDP in GENERIC mode{}: it works, but several times slower than native mode.",
             why.map_or(String::new(), |w| {
@@ -260,12 +274,7 @@ pub(crate) struct TxWatch {
     _object: Option<libbpf_rs::Object>,
 }
 
-static TX_OBJECT: &[u8] = {
-    #[repr(C, align(16))]
-    struct Aligned<T: ?Sized>(T);
-    static BYTES: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/txwatch.bpf.o")));
-    &BYTES.0
-};
+static TX_OBJECT: &[u8] = aligned!("/txwatch.bpf.o");
 
 const TX_PROGRAMS: [&str; 4] = ["tunny_tx_port", "tunny_tx_back", "tunny_tx_exception", "tunny_tx_redirect"];
 

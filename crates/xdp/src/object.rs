@@ -170,6 +170,18 @@ pub fn run_program(
     Ok((run.verdict, run.ns, run.bytes))
 }
 
+/// The same for a tc program, on a packet that seems to come from `ifindex`.
+pub fn run_tc_program(
+    program: BorrowedFd,
+    packet: &[u8],
+    out: &mut [u8],
+    ifindex: IfIndex,
+    repeat: u32,
+) -> Result<(u32, u32, usize), ObjectError> {
+    let run = sys::run_skb(program, packet, out, ifindex.0, repeat).map_err(call("BPF_PROG_TEST_RUN"))?;
+    Ok((run.verdict, run.ns, run.bytes))
+}
+
 /// Attaches an XDP program to an interface through a link; it is detached when the result is dropped.
 pub fn attach_program(program: BorrowedFd, ifindex: IfIndex, mode: u32) -> Result<OwnedFd, ObjectError> {
     let attached = sys::create_xdp_link(program, ifindex, mode);

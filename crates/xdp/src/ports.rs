@@ -52,6 +52,17 @@ impl XdpEngine {
         sys::delete(self.map("tunny_port_slots")?, ifindex.0).map_err(XdpError::call("Writing tunny_port_slots"))
     }
 
+    /// Interfaces by their slots.
+    pub fn slots(&self) -> Result<Vec<(u32, IfIndex)>, XdpError> {
+        let slots = self.map("tunny_port_slots")?;
+        let known = |ifindex| Some((sys::lookup_u32(slots, ifindex).ok().flatten()?, IfIndex(ifindex)));
+        Ok(sys::keys_u32(slots)
+            .map_err(XdpError::call("Reading tunny_port_slots"))?
+            .into_iter()
+            .filter_map(known)
+            .collect())
+    }
+
     /// Makes an AF_XDP socket the listener for punts from a queue of a port. It ends when the socket is closed. Returns the ring's number,
     /// for `Tables::open_punt_ring`.
     pub fn set_listener(&self, ifindex: IfIndex, queue: u32, socket: RawFd) -> Result<u32, XdpError> {

@@ -140,6 +140,20 @@ pub(crate) fn create_xdp_link(program: BorrowedFd, ifindex: IfIndex, flags: u32)
     owned(unsafe { bpf::bpf_link_create(program.as_raw_fd(), ifindex.0 as i32, bpf::BPF_XDP, &raw const options) })
 }
 
+/// Attaches a tc program to what comes in by an interface through a link (Linux 6.6; EINVAL before).
+pub(crate) fn create_tcx_link(program: BorrowedFd, ifindex: IfIndex) -> io::Result<OwnedFd> {
+    let options = bpf::bpf_link_create_opts { sz: size_of::<bpf::bpf_link_create_opts>() as _, ..Default::default() };
+    let (program, ifindex) = (program.as_raw_fd(), ifindex.0 as i32);
+    // SAFETY: the options outlive the call.
+    owned(unsafe { bpf::bpf_link_create(program, ifindex, bpf::BPF_TCX_INGRESS, &raw const options) })
+}
+
+/// Whether a link of XDP or tc is at this interface. It is at none when its device is gone.
+pub(crate) fn link_is_at(link: BorrowedFd, ifindex: IfIndex) -> bool {
+    // struct bpf_link_info: type, id, program id, pad, then the interface.
+    info::<24>(link).is_ok_and(|info| info[16..20] == ifindex.0.to_ne_bytes())
+}
+
 /// Attaches a BTF trace point program through a link.
 pub(crate) fn create_trace_link(program: BorrowedFd) -> io::Result<OwnedFd> {
     // SAFETY: without a name the program says itself which trace point it is for.
@@ -225,6 +239,36 @@ pub(crate) fn run(program: BorrowedFd, frame: &[u8], out: &mut [u8], how: How) -
         meta: ctx_out[0] as usize,
         bytes: (options.data_size_out as usize).min(out.len()),
     })
+}
+
+/// Runs a tc program on `frame`, as if it came from `ifindex`.
+pub(crate) fn run_skb(
+    program: BorrowedFd,
+    frame: &[u8],
+    out: &mut [u8],
+    ifindex: u32,
+    repeat: u32,
+) -> io::Result<RawRun> {
+    /// Of struct __sk_buff: its bytes, and where the interface is.
+    const BYTES: usize = 192;
+    const IFINDEX: usize = 40;
+    let mut ctx_in = [0u8; BYTES];
+    ctx_in[IFINDEX..IFINDEX + 4].copy_from_slice(&ifindex.to_ne_bytes());
+    let mut options = bpf::bpf_test_run_opts {
+        sz: size_of::<bpf::bpf_test_run_opts>() as _,
+        data_size_in: frame.len() as u32,
+        data_in: frame.as_ptr().cast(),
+        data_size_out: out.len() as u32,
+        data_out: out.as_mut_ptr().cast(),
+        ctx_size_in: BYTES as u32,
+        ctx_in: ctx_in.as_ptr().cast(),
+        repeat: repeat as i32,
+        ..Default::default()
+    };
+    // SAFETY: frame, output and context outlive the call and are as long as the options say.
+    checked(unsafe { bpf::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) })?;
+    let bytes = (options.data_size_out as usize).min(out.len());
+    Ok(RawRun { verdict: options.retval, ns: options.duration, meta: 0, bytes })
 }
 
 /// Where a program runs.

@@ -10,8 +10,8 @@ use common::engine;
 use object::read::elf::ElfFile64;
 use object::{Object, ObjectSection, ObjectSymbol, RelocationTarget, SectionIndex, SymbolKind};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::os::fd::AsRawFd;
-use xdp::{Options, XdpEngine, OBJECT};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use xdp::{Options, XdpEngine, OBJECT, SWITCH_OBJECT};
 
 /// Bytes of stack that the calls in progress may have together (`MAX_BPF_STACK`), and how many there may be (`MAX_CALL_FRAMES`).
 const STACK_MAX: u32 = 512;
@@ -20,7 +20,12 @@ const FRAMES_MAX: usize = 8;
 const STACK_SLACK: u32 = 0;
 /// Instructions of a program with all functions that it calls. What customers send takes 7,000 of them, a copy of the path for each family;
 /// the flow cache for what they send and get takes 1,600 as functions of its own, and VM ports 1,400.
-const INSTRUCTIONS_MAX: [(&str, usize); 2] = [("tunny_gateway", 44_000), ("tunny_gather", 500)];
+static INSTRUCTIONS_MAX: [(&[u8], &str, usize); 4] = [
+    (OBJECT, "tunny_gateway", 44_000),
+    (OBJECT, "tunny_gather", 500),
+    (SWITCH_OBJECT, "tunny_switch", 42_000),
+    (SWITCH_OBJECT, "tunny_give_back", 100),
+];
 /// Instructions that the verifier walks until it accepts the program: a million is the kernel's limit.
 const VERIFIED_MAX: u32 = 600_000;
 
@@ -186,8 +191,8 @@ impl Function {
 
 #[test]
 fn calls_and_their_stack_fit_what_linux_6_1_allows() {
-    let program = Program::read(OBJECT);
-    for (name, most) in INSTRUCTIONS_MAX {
+    for (object, name, most) in INSTRUCTIONS_MAX {
+        let program = Program::read(object);
         let ((stack, chain), frames) = (program.deepest(name), program.frames(name));
         let instructions = program.instructions(name);
         println!("{name}: {instructions} instructions (at most {most}), {stack} bytes of stack (at most {STACK_MAX}), {frames} calls: {}", chain.join(" > "));
@@ -208,15 +213,21 @@ fn the_kernel_accepts_programs_well_below_its_limit() {
     }
     for flow_lines in [0, 1000] {
         let engine = XdpEngine::open_or_create(&Options { flow_lines, ..Options::default() }).unwrap();
-        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", engine.program().as_raw_fd())).unwrap();
-        let verified = info.lines().find_map(|l| l.strip_prefix("verified_insns:")).unwrap();
-        let verified: u32 = verified.trim().parse().unwrap();
-        println!("a flow cache of {flow_lines} lines: the verifier walked {verified} instructions");
-        assert!(
-            verified <= VERIFIED_MAX,
-            "the verifier walks {verified} instructions: look at why before you raise {VERIFIED_MAX}"
-        );
+        accepted(engine.program(), &format!("a flow cache of {flow_lines} lines"));
     }
+    let mut engine = XdpEngine::load().unwrap();
+    accepted(engine.switch_program().unwrap(), "the tc program");
+}
+
+fn accepted(program: BorrowedFd, what: &str) {
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", program.as_raw_fd())).unwrap();
+    let verified = info.lines().find_map(|l| l.strip_prefix("verified_insns:")).unwrap();
+    let verified: u32 = verified.trim().parse().unwrap();
+    println!("{what}: the verifier walked {verified} instructions");
+    assert!(
+        verified <= VERIFIED_MAX,
+        "the verifier walks {verified} instructions: look at why before you raise {VERIFIED_MAX}"
+    );
 }
 
 /// `calls`: r10 - 8 is written, and a function called that writes at r10 - 40 through a copy of it.

@@ -2,7 +2,7 @@
 //! Messages from the kernel, from the daemon and from VMs: netlink, capture events and what is shown of their frames, DHCP.
 
 use super::Target;
-use gateway::{DhcpMessage, Lease};
+use gateway::{Dhcp6Message, DhcpMessage, Lease};
 use underlay::netlink::{self, Parsed};
 
 /// Netlink datagrams.
@@ -103,6 +103,41 @@ impl Target for Event {
             testkit::random::Size { vpcs: 3, vms: 4, routes: 4, deep_routes: 0, ncs: 4 },
         );
         (0..60).map(|_| testkit::random::packet(&mut r, &region).encode()).collect()
+    }
+}
+
+/// What VMs ask DHCPv6 servers, and what they are answered.
+pub struct Dhcp6;
+
+impl Target for Dhcp6 {
+    fn name(&self) -> &'static str {
+        "dhcp6"
+    }
+
+    fn run(&mut self, input: &[u8]) -> u64 {
+        let lease = Lease { address: 5, bits: 64, gateway: 1, mtu: 1450 };
+        let Some(message) = Dhcp6Message::read(input) else { return 0 };
+        let Some(said) = message.answered(&lease, abi::Mac(0x0200_0000_6401)) else { return 1 };
+        // Identifiers of both, an IA with an address and eight others, the rest.
+        assert!((18..600).contains(&said.len()), "{} bytes", said.len());
+        assert_eq!(said[1..4], input[1..4], "its own transaction");
+        assert!([2, 7].contains(&said[0]));
+        2 + u64::from(said[0]) + said.len() as u64
+    }
+
+    fn seeds(&self) -> Vec<Vec<u8>> {
+        let client = [0, 1, 0, 10, 0, 3, 0, 1, 2, 0, 0, 0, 0, 5];
+        let server = [0, 2, 0, 10, 0, 3, 0, 1, 2, 0, 0, 0, 0x64, 1];
+        let ia = [0, 3, 0, 12, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0];
+        let held = [&[0, 3, 0, 40, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5, 0, 24][..], &[7; 24]].concat();
+        vec![
+            [&[1, 1, 2, 3][..], &client, &ia].concat(),
+            [&[1, 1, 2, 3][..], &client, &[0, 14, 0, 0], &ia].concat(),
+            [&[3, 1, 2, 3][..], &client, &server, &held].concat(),
+            [&[4, 1, 2, 3][..], &client, &held].concat(),
+            [&[8, 1, 2, 3][..], &client, &server, &held].concat(),
+            vec![11, 1, 2, 3],
+        ]
     }
 }
 

@@ -48,6 +48,7 @@ pub fn all() -> Vec<Box<dyn Target>> {
         Box::new(messages::Netlink),
         Box::new(messages::Event),
         Box::new(messages::Dhcp),
+        Box::new(messages::Dhcp6),
         Box::new(profiles::Profile),
         Box::new(agents::Agents),
         Box::new(rules::Rules),

@@ -38,7 +38,25 @@ pub struct Daemon {
 impl Daemon {
     /// Starts one, and waits until it says that it listens.
     fn start(tunny: &Path, dir: &Path, words: &[&str]) -> Result<Daemon, Error> {
-        let mut command = Command::new(tunny);
+        Daemon::start_in(None, tunny, dir, words)
+    }
+
+    /// The same in a network namespace.
+    pub(crate) fn start_in(
+        ns: Option<&crate::netns::Netns>,
+        tunny: &Path,
+        dir: &Path,
+        words: &[&str],
+    ) -> Result<Daemon, Error> {
+        let mut command = match ns {
+            None => Command::new(tunny),
+            Some(ns) => {
+                // By its file alone: `ip netns exec` would hide BPF file systems.
+                let mut command = Command::new("nsenter");
+                command.arg(format!("--net={}", ns.path().display())).arg(tunny);
+                command
+            }
+        };
         command.args(words).current_dir(dir).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(Error::io("starting tunny"))?;
         let Some(stderr) = child.stderr.take() else { return Err(Error::failed("starting tunny")("no log")) };

@@ -20,9 +20,9 @@ use filter::{Filter, Side};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use std::sync::Arc;
 
-use crate::dhcp::Leases;
 use crate::handover::Handovers;
 use crate::l4::L4;
+use crate::leases::Leases;
 use crate::nat::{binding, Nat};
 use crate::work::QueuedFragment;
 

@@ -12,7 +12,7 @@ use crate::packet::{Addr, Kind, Packet};
 use crate::record::{Event, Recorder};
 use crate::stages::parse::{bad_addresses_v6, misaddressed_v4};
 use crate::work::Work;
-use crate::{arp, dhcp, echo, nd, Frame, Verdict};
+use crate::{arp, dhcp, dhcp6, echo, nd, Frame, Verdict};
 
 /// Finds the tenant and starts to load its counter.
 #[inline(always)]
@@ -98,6 +98,7 @@ fn not_routed<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_
     let answer = match (p.inner_error, p.kind) {
         (Some(DropReason::InnerLinkLocal), _) => own_address(w, p, f),
         (Some(DropReason::InnerBroadcast), _) if dhcp::is_for_server(p, f) => dhcp::answer(w, p, f),
+        (Some(DropReason::InnerMulticast), _) if dhcp6::is_for_server(p, f) => dhcp6::answer(w, p, f),
         (Some(reason), _) => Err(reason),
         (None, Kind::Arp) => arp::answer(w, p, f),
         (None, _) => nd::answer(w, p, f),

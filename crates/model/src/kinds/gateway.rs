@@ -127,6 +127,10 @@ impl Gateway {
                 GatewayRole::Filter => doc.error(at, "spec.wires", Problem::Missing, INLINE.into()),
             }
         }
+        if self.role == GatewayRole::Filter && self.engine == Engine::Tc {
+            let why = Problem::Value("means nothing in role filter: tc serves no wires".into());
+            doc.error(doc.place_of("spec.engine"), "spec.engine", why, "auto, native, generic or af_packet".into());
+        }
         for path in foreign {
             if let Some(at) = doc.node(path).map(|n| n.at) {
                 let role = GatewayRole::ALL.iter().find(|r| r.1 == self.role).map_or("", |r| r.0);
@@ -211,15 +215,18 @@ pub enum Engine {
     Generic,
     /// The Rust path on an AF_PACKET socket.
     AfPacket,
+    /// The same program as XDP, in tc: TCP's large segments stay whole, checksums are left to drivers.
+    Tc,
 }
 
 impl Engine {
     /// Every choice with its text.
-    pub const ALL: [(&'static str, Engine); 4] = [
+    pub const ALL: [(&'static str, Engine); 5] = [
         ("auto", Engine::Auto),
         ("native", Engine::Native),
         ("generic", Engine::Generic),
         ("af_packet", Engine::AfPacket),
+        ("tc", Engine::Tc),
     ];
 }
 

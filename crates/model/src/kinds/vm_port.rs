@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-use super::{check_vm_name, Described, Name};
+use super::{check_vm_name, Described, Engine, Name};
 use crate::broken::stand_ins;
 use crate::declare::fields;
 use crate::forms::*;
@@ -16,6 +16,8 @@ fields! {
         name: Name = "metadata.name", OwnName;
         /// The interface: the host's end of a veth pair, or a TAP. It needs no address; all that comes by it is the VM's.
         interface: String = "spec.interface", interface_name(INTERFACE).required(|| stand_ins::name().to_string());
+        /// How it is served. `tc` keeps what a VM sends as one large segment whole, on its way to another port of the kernel.
+        engine: Option<Engine> = "spec.engine", choice(&Engine::ALL).optional().meaning("as spec.engine of the Gateway");
         /// The VM behind it. What it sends comes from its MAC address and its addresses, or is dropped (`vm_port_mac`, `vm_port_source`).
         vm: Name = "spec.vm", any_name(VM, check_vm_name).required(stand_ins::name);
     }

@@ -136,7 +136,8 @@ impl Node {
     /// Uplinks as they are served; none: the node is being changed.
     fn ports_of_announcements(&self) -> Option<(Vec<Port>, bool)> {
         let plane = self.plane.try_lock()?;
-        let port = |u: crate::types::Uplink| Port { fast: u.mode != "user", name: u.name };
+        // Of engine tc the kernel's list of interfaces does not tell whether its program is there.
+        let port = |u: crate::types::Uplink| Port { fast: !["user", "tc"].contains(&u.mode.as_str()), name: u.name };
         let served = plane.uplinks().into_iter().filter(|u| u.mode != "none");
         Some((served.map(port).collect(), plane.xdp.as_ref().is_some_and(xdp::XdpEngine::outlives)))
     }

@@ -2,7 +2,7 @@
 //! TAPs in network namespaces: what a routing daemon sees of a circuit.
 
 use super::netlink::Netlink;
-use crate::uplinks::{control_socket, ioctl, request};
+use crate::uplinks::{control_socket, ioctl, request, set_flag};
 use abi::Ipv4Net;
 use nix::mount::{mount, umount2, MntFlags, MsFlags};
 use nix::sched::{setns, unshare, CloneFlags};
@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 
-const TUNSETIFF: u64 = 0x4004_54ca;
+pub(crate) const TUNSETIFF: u64 = 0x4004_54ca;
 const TUNSETPERSIST: u64 = 0x4004_54cb;
 const TUNSETCARRIER: u64 = 0x4004_54e2;
 /// An Ethernet device (`ARPHRD_ETHER`).
@@ -125,14 +125,6 @@ pub(super) fn set_up(name: &str, setup: &Setup) -> io::Result<()> {
     }
     set_flag(&socket, name, libc::IFF_UP)?;
     Netlink::open(0)?.set_alias(nix::net::if_::if_nametoindex(name)?, &setup.owner)
-}
-
-fn set_flag(socket: &OwnedFd, name: &str, flag: libc::c_int) -> io::Result<()> {
-    let mut wanted = request(name);
-    ioctl(socket, libc::SIOCGIFFLAGS as _, &mut wanted)?;
-    // SAFETY: the kernel has just filled in the flags.
-    wanted.ifr_ifru.ifru_flags = unsafe { wanted.ifr_ifru.ifru_flags } | flag as libc::c_short;
-    ioctl(socket, libc::SIOCSIFFLAGS as _, &mut wanted)
 }
 
 /// Where namespaces have their names, for `ip netns` too.

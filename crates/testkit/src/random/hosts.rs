@@ -21,7 +21,8 @@ pub fn host_of(r: &mut Rng, region: &mut Region) {
             let mtu = *r.pick(&[1400, 1500]);
             region.ports.push(Port { ifindex: port, mac: mac(r), mtu, listener: true, absent: false });
             let dhcp = r.chance(50).then(|| (24, r.word() as u32, 1450));
-            region.edge.vm_ports.push(VmPort { port, vm, dhcp });
+            let dhcp6 = r.chance(50).then(|| (64, u128::from(r.word()), 1450));
+            region.edge.vm_ports.push(VmPort { port, vm, dhcp, dhcp6 });
         }
     }
 }
@@ -43,6 +44,14 @@ pub fn vm_packet(r: &mut Rng, region: &Region) -> Option<(Packet, u32)> {
             (_, Some(a), Some(Layer::Ipv6(ip))) => ip.src = a,
             (Some(a), _, Some(Layer::Arp(arp))) => arp.spa = a,
             _ => {}
+        }
+    }
+    if let [_, Layer::Ipv6(ip), Layer::Udp(udp), ..] = &mut layers[..] {
+        if r.chance(10) {
+            // To DHCPv6 servers, mostly from where clients ask.
+            let servers = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
+            (ip.dst, udp.dst) = (servers, if r.chance(90) { 547 } else { udp.dst });
+            ip.src = if r.chance(80) { Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 5) } else { ip.src };
         }
     }
     if r.chance(3) {

@@ -24,13 +24,17 @@ use testkit::region::{Port, Region};
 use testkit::runner::{describe, End, Engine, Seen, START};
 use testkit::sessions::{self, Memories};
 use testkit::user::{self, conserved, process, stats_between};
-use xdp::object::{run_program, RunOptions};
+use xdp::object::{run_program, run_tc_program, RunOptions};
 use xdp::XdpEngine;
 
 const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
 const XDP_TX: u32 = 3;
 const XDP_REDIRECT: u32 = 4;
+/// The tc program's words for these.
+const TC_PASS: u32 = u32::MAX;
+const TC_DROP: u32 = 2;
+const TC_REDIRECT: u32 = 7;
 const META: usize = size_of::<PuntMeta>();
 
 /// What the program alone did with a frame.
@@ -45,6 +49,8 @@ pub enum Fast {
 /// The XDP program with the software path behind it.
 pub struct XdpRunner {
     engine: XdpEngine,
+    /// It is the tc program.
+    tc: bool,
     cpu: u32,
     ports: HashSet<u32>,
     sockets: Vec<OwnedFd>,
@@ -101,6 +107,7 @@ impl XdpRunner {
         let memories = Memories { sessions, states };
         Some(XdpRunner {
             engine,
+            tc: false,
             cpu: cpu as u32,
             ports,
             sockets,
@@ -111,6 +118,22 @@ impl XdpRunner {
             ahead: 0,
             handed: None,
         })
+    }
+
+    /// The tc program instead.
+    #[track_caller]
+    pub fn on_tc() -> Option<XdpRunner> {
+        let mut runner = XdpRunner::new()?;
+        runner.tc = true;
+        // Where it is does not matter: nothing is really sent.
+        runner.engine.set_punt_port(IfIndex(1)).unwrap_or_else(|e| panic!("{e}"));
+        runner.engine.switch_program().unwrap_or_else(|e| panic!("{e}"));
+        Some(runner)
+    }
+
+    /// Whether it is the tc program.
+    pub fn is_tc(&self) -> bool {
+        self.tc
     }
 
     /// Whether the kernel can split the frame of a test run (Linux 6.18); if not, that part of the test is skipped.
@@ -171,8 +194,15 @@ impl XdpRunner {
         let cpu = self.cpu;
         let before = self.tables().stats(cpu).read();
         let options = RunOptions { repeat: 1, ifindex: IfIndex(port), linear: self.linear, ..RunOptions::default() };
-        let (code, _, len) = run_program(self.engine.program(), frame, &mut self.out, options)
-            .map_err(|e| format!("{e} (frame of {} bytes)", frame.len()))?;
+        let run = match self.tc {
+            false => run_program(self.engine.program(), frame, &mut self.out, options),
+            true => {
+                let program = self.engine.switch_program().map_err(|e| e.to_string())?;
+                let run = run_tc_program(program, frame, &mut self.out, IfIndex(port), 1);
+                run.map(|(code, ns, len)| (in_xdp(code), ns, len))
+            }
+        };
+        let (code, _, len) = run.map_err(|e| format!("{e} (frame of {} bytes)", frame.len()))?;
         let after = self.tables().stats(cpu).read();
         let d = stats_between(&before, &after);
         conserved(&d, true)?;
@@ -201,7 +231,7 @@ impl XdpRunner {
                 if d.forwarded_bytes != bytes.len() as u64 {
                     return Err(format!("{} bytes were sent, {} counted", bytes.len(), d.forwarded_bytes));
                 }
-                if to.is_some() && (to == Some(port)) != (code == XDP_TX) {
+                if !self.tc && to.is_some() && (to == Some(port)) != (code == XDP_TX) {
                     return Err(format!("came by port {port}, is for port {to:?}, but the verdict is {code}"));
                 }
                 Fast::End(End::Forward(to, bytes))
@@ -209,6 +239,12 @@ impl XdpRunner {
             XDP_REDIRECT if ended(d.punted) => {
                 let number = d.punts.iter().position(|&n| n != 0).unwrap_or(0);
                 let reason = PuntReason::from_number(number as u8).ok_or(format!("punt number {number}"))?;
+                if self.tc {
+                    return match bytes == *frame {
+                        true => Ok((Fast::Punt(reason, bytes), None)),
+                        false => Err("a punted frame was changed".into()),
+                    };
+                }
                 let meta = read_meta(&bytes).ok_or("a punted frame without metadata")?;
                 if bytes[META..] != *frame || meta.reason != number as u8 || meta.ifindex != port {
                     return Err(format!("a punted frame was changed, or its metadata is wrong: {meta:?}"));
@@ -223,6 +259,16 @@ impl XdpRunner {
             }
         };
         Ok((fast, None))
+    }
+}
+
+/// What the tc program answers, in XDP's words.
+fn in_xdp(code: u32) -> u32 {
+    match code {
+        TC_PASS => XDP_PASS,
+        TC_DROP => XDP_DROP,
+        TC_REDIRECT => XDP_REDIRECT,
+        other => 100 + other,
     }
 }
 
@@ -256,7 +302,11 @@ fn read_meta(b: &[u8]) -> Option<PuntMeta> {
 
 impl Engine for XdpRunner {
     fn name(&self) -> &'static str {
-        "xdp"
+        if self.tc {
+            "tc"
+        } else {
+            "xdp"
+        }
     }
 
     fn punts(&self) -> bool {
@@ -308,9 +358,8 @@ impl Engine for XdpRunner {
         match fast {
             Fast::End(end) => Ok(Seen { end, generated: Vec::new(), punt: None, class: 0 }),
             Fast::Punt(reason, frame) => {
-                let meta = meta.ok_or("no metadata")?;
-                let now = meta.time + self.ahead;
-                let seen = process(&mut self.state().gateway, &frame, port, Some(&meta), now);
+                let now = meta.as_ref().map_or_else(monotonic_ns, |meta| meta.time) + self.ahead;
+                let seen = process(&mut self.state().gateway, &frame, port, meta.as_ref(), now);
                 Ok(Seen { punt: Some(reason), ..seen })
             }
         }
@@ -334,6 +383,9 @@ impl Engine for XdpRunner {
     }
 
     fn split(&mut self, bytes: u32) -> bool {
+        if self.tc {
+            return bytes == 0;
+        }
         self.linear = bytes;
         bytes == 0 || self.can_split()
     }
