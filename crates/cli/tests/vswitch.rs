@@ -88,7 +88,7 @@ fn by_itself(vm: &Space, dir: &Path, number: u8) {
     let argv = ["dhclient", "-6", "-1", "-lf", &lease, "-pf", &id, "-sf", &script, "eth0"];
     vm.0.run_argv(&argv).unwrap_or_else(|e| panic!("{e}"));
     // It stays, to renew.
-    let process = std::fs::read_to_string(&id).unwrap();
+    let process = wait("its process id", || std::fs::read_to_string(&id).ok().filter(|id| id.ends_with('\n')));
     lab::shell::run(&format!("kill {}", process.trim())).unwrap();
     let has = vm.run("ip -6 addr show dev eth0");
     assert!(has.contains(&format!("fd00:64::{number}/128")), "{has}");

@@ -55,7 +55,9 @@ fn every_reason_has_a_case() {
         assert!(there != elsewhere.is_some(), "{}: a case: {there}, elsewhere: {elsewhere:?}", reason.name());
     }
     for reason in PuntReason::ALL {
-        assert!(inputs.iter().any(|i| i.punt == Some(*reason)), "no case for {}", reason.name());
+        let there = inputs.iter().any(|i| i.punt == Some(*reason));
+        // Text has no word for what a frame leaves to a driver: `cli` test `tc`.
+        assert!(there != (*reason == PuntReason::Offloaded), "{}: a case: {there}", reason.name());
     }
 }
 
