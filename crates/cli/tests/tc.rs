@@ -99,10 +99,13 @@ fn large_segments_stay_whole_whatever_their_way() {
     transfer(&vms[0], &outside, SERVER, "TCP to the Internet");
     let mut server = outside.0.spawn(&["iperf3", "-s", "-1"], Path::new("/dev/null")).unwrap();
     let argv = ["iperf3", "-J", "-R", "-t", "1", "-c", SERVER];
-    let out = wait("TCP from the Internet", || vms[0].0.try_argv(&argv).ok().filter(|out| out.status.success()));
+    // It prints an error, and ends well, as long as the server is not there.
+    wait("TCP from the Internet", || {
+        let out = vms[0].0.try_argv(&argv).ok()?;
+        String::from_utf8_lossy(&out.stdout).contains("sum_received").then_some(())
+    });
     let _ = server.kill();
     let _ = server.wait();
-    assert!(String::from_utf8_lossy(&out.stdout).contains("sum_received"));
     assert!(first.counters()["total"]["nat"].as_u64().unwrap() > 1000, "{}", first.counters());
 
     a_guest_that_lies(&vms[0], &first);
