@@ -4,7 +4,7 @@
 //!
 //! The server is nginx. Which address a packet really came from is what its log says, and the rows are judged by that.
 
-use crate::demo::{Row, FAST_SHARE_MIN, PINGS};
+use crate::demo::{Row, FAST_SHARE_WITH_SESSION_MIN, PINGS};
 use crate::node::{Counters, Node};
 use crate::plan::{self, vm, ELASTIC, FORWARD, INTERNET_MTU, WEB4, WEB6};
 use crate::progress::Progress;
@@ -153,7 +153,7 @@ impl<'a> Trial<'a> {
         let share = transfer.fast_share();
         self.expect(tcp.error.is_none(), || format!("TCP: {}", tcp.error.as_deref().unwrap_or("")));
         self.expect(tcp.bytes > 0, || "TCP moved no byte".into());
-        self.expect(share >= FAST_SHARE_MIN, || format!("only {:.3} % on the fast path", share * 100.0));
+        self.expect(share >= FAST_SHARE_WITH_SESSION_MIN, || format!("only {:.3} % on the fast path", share * 100.0));
         Ok((ping, tcp, share, transfer.forwarded))
     }
 
