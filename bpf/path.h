@@ -53,8 +53,6 @@ static __always_inline int serve(struct packet *p, struct end *e)
 	int end = parse_inner(p);
 
 	if (unlikely(end)) {
-		if (end == PUNT + PUNT_NONLINEAR_HEADERS)
-			return end;
 		if (p->edge && end == (p->inner_v6 ? DROP_INNER_MULTICAST : DROP_INNER_BROADCAST) && e->guest)
 			end = for_dhcp(p->ctx, p->inner_v6, end);
 		if (end == PUNT + PUNT_NONLINEAR_HEADERS)

@@ -96,6 +96,12 @@ static __always_inline __u32 random_number(void)
 	return bpf_get_prandom_u32();
 }
 
+/*
+ * What a VM's frame leaves to a driver. PLAIN: nothing, or the checksum of its own TCP or UDP in IP, and its payload to be cut. STRANGE: something
+ * else. LIE: lengths and headers that contradict each other.
+ */
+enum offload { OFFLOAD_PLAIN, OFFLOAD_STRANGE, OFFLOAD_LIE };
+
 #ifdef TUNNY_SKB
 #include "platform_skb.h"
 #else

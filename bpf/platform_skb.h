@@ -148,9 +148,6 @@ static __always_inline int tunnel_of_many(struct frame_ctx *ctx)
 	return stands_for_many(ctx) && BPF_CORE_READ_BITFIELD_PROBED(SKB(ctx), encapsulation);
 }
 
-/* What a frame wants of a driver is none of: TCP or UDP in IP in Ethernet, its own checksum filled in, the payload cut. */
-enum offload { OFFLOAD_PLAIN, OFFLOAD_STRANGE, OFFLOAD_LIE };
-
 /*
  * What a VM's frame leaves to a driver. A guest chooses where a checksum is put, and how its frame is cut: what is judged by its headers must not be
  * changed behind the stages. STRANGE: the kernel may do it before the frame is judged. LIE: lengths and headers that contradict each other. A

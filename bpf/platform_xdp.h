@@ -126,8 +126,6 @@ static __always_inline int tunnel_of_many(struct frame_ctx *ctx)
 	return 0;
 }
 
-enum offload { OFFLOAD_PLAIN, OFFLOAD_STRANGE, OFFLOAD_LIE };
-
 static __always_inline int tunny_offload(struct frame_ctx *ctx)
 {
 	return OFFLOAD_PLAIN;

@@ -15,10 +15,8 @@ static __always_inline int software_scarce(struct tunny_root *root, __u64 now, _
 }
 
 /* N + 1 meters: one of all punts together, one of each tenant. A packet whose tenant is not known counts as yellow. */
-static __always_inline int punt_allowed(struct exit *x, const struct end *e, __u64 now, __u32 packets)
+static __always_inline int punt_allowed(struct tunny_root *root, struct tunny_tenant_state *state, __u64 now, __u32 packets)
 {
-	struct tunny_root *root = x->root;
-	struct tunny_tenant_state *state = tenant_state(x, e);
 	int total = packet_color(root->punt_limit_total, root->punt_peak_total, &root->punt_total_tat,
 				 &root->punt_total_peak_tat, now, packets);
 
@@ -34,10 +32,9 @@ static __always_inline int punt_allowed(struct exit *x, const struct end *e, __u
 }
 
 /* What was handed over is counted, and shown to who asked for it. */
-static __always_inline void count_punted(struct exit *x, const struct end *e, __u32 reason, __u64 packets)
+static __always_inline void count_punted(struct exit *x, const struct end *e, struct tunny_tenant_state *state, __u32 reason,
+					 __u64 packets)
 {
-	struct tunny_tenant_state *state = tenant_state(x, e);
-
 	if (reason == PUNT_PATH_SOFTWARE && state && !tunny_probes.only)
 		__sync_fetch_and_add(&state->software, packets);
 	if (unlikely(x->root->options & TUNNY_OPT_CAPTURE_PUNTS))
@@ -52,24 +49,25 @@ static __always_inline void count_punted(struct exit *x, const struct end *e, __
 
 /*
  * There is one way to the software path for all ports, which shares nothing out: what is scarce ends here. The packet is counted for its VPC
- * over there.
+ * over there. GO or the drop.
  */
-static __always_inline int hand_over(struct exit *x, const struct end *e, __u32 slot, __u32 reason, int scarce, __u64 now)
+static __always_inline int hand_over(struct exit *x, const struct end *e, struct tunny_tenant_state *state, __u32 slot, __u32 reason,
+				     int scarce, __u64 now)
 {
 	__u64 packets = packets_in(&e->segments), rest = OF_CTX(x->ctx, gso_segs);
 
 	/* One frame is not to fill the queue. */
 	if (scarce || (packets > rest ? packets : rest) > PUNT_PACKETS_MAX)
-		return drop(x, e, DROP_PUNT_LIMITED);
+		return DROP_PUNT_LIMITED;
 	if (redirect_to_software(x->ctx, &tunny_ports, slot | reason << TUNNY_PUNT_TAG_REASON_SHIFT) != XDP_REDIRECT)
-		return drop(x, e, DROP_PUNT_NO_LISTENER);
+		return DROP_PUNT_NO_LISTENER;
 	/* Over there it comes as the packets that it stands for, measured or not. */
 	if (unlikely(packets == 1 && rest > 1)) {
 		x->stats->rx += rest - 1;
 		packets = rest;
 	}
-	count_punted(x, e, reason, packets);
-	return XDP_REDIRECT;
+	count_punted(x, e, state, reason, packets);
+	return GO;
 }
 #else
 /* Of packets of no tenant, those for one destination share. */
@@ -131,15 +129,15 @@ static __always_inline int write_meta(struct frame_ctx *ctx, const struct end *e
 	return 1;
 }
 
-/* Into the socket of the queue that it came by, behind metadata. */
-static __always_inline int hand_over(struct exit *x, const struct end *e, __u32 slot, __u32 reason, int scarce, __u64 now)
+/* Into the socket of the queue that it came by, behind metadata. GO or the drop. */
+static __always_inline int hand_over(struct exit *x, const struct end *e, struct tunny_tenant_state *state, __u32 slot, __u32 reason,
+				     int scarce, __u64 now)
 {
 	__u32 queue = queue_of(x->ctx), at = slot * TUNNY_QUEUES_MAX + queue, share = 0, tenant = 0;
-	struct tunny_tenant_state *state = tenant_state(x, e);
 	__u64 *mine = NULL;
 
 	if (queue >= TUNNY_QUEUES_MAX || redirect(&tunny_xsks, at) != XDP_REDIRECT)
-		return drop(x, e, DROP_PUNT_NO_LISTENER);
+		return DROP_PUNT_NO_LISTENER;
 	if (!tunny_probes.only && at < TUNNY_PORTS_MAX * TUNNY_QUEUES_MAX && READ_ONCE(x->root->punt_rings[at]) >> 32) {
 		if (state) {
 			share = tenant_record(x->root, e->tenant) + (1 << TUNNY_TENANT_CHUNK_SHIFT);
@@ -149,11 +147,11 @@ static __always_inline int hand_over(struct exit *x, const struct end *e, __u32 
 			mine = &x->root->punt_others[(share - 1) & (TUNNY_PUNT_OTHERS - 1)];
 		}
 		if (!enter_ring(x->root, &x->root->punt_rings[at], mine, scarce))
-			return drop(x, e, scarce ? DROP_PUNT_LIMITED : DROP_PUNT_RING_FULL);
+			return scarce ? DROP_PUNT_LIMITED : DROP_PUNT_RING_FULL;
 	} else if (scarce) {
-		return drop(x, e, DROP_PUNT_LIMITED);
+		return DROP_PUNT_LIMITED;
 	}
-	count_punted(x, e, reason, 1);
+	count_punted(x, e, state, reason, 1);
 	if (e->admission == ACCEPTED)
 		tenant = tenant_record(x->root, e->tenant);
 	if (write_meta(x->ctx, e, tenant, share, reason, now))
@@ -161,7 +159,7 @@ static __always_inline int hand_over(struct exit *x, const struct end *e, __u32 
 	else if (mine)
 		/* Nobody could say that it was taken: then only the ring's own count limits. */
 		__sync_fetch_and_sub(mine, 1);
-	return XDP_REDIRECT;
+	return GO;
 }
 #endif
 
@@ -169,16 +167,18 @@ static __always_inline int hand_over(struct exit *x, const struct end *e, __u32 
 static __always_inline int punt(struct exit *x, const struct end *e, __u32 reason)
 {
 	__u32 *slot = map_value(&tunny_port_slots, port_of(x->ctx));
+	struct tunny_tenant_state *state = tenant_state(x, e);
 	__u64 now = time_ns();
 	__u32 packets = packets_in(&e->segments);
-	int path = reason == PUNT_PATH_SOFTWARE || reason == PUNT_SHAPED, scarce = 0;
+	int path = reason == PUNT_PATH_SOFTWARE || reason == PUNT_SHAPED, scarce = 0, end = DROP_PUNT_NO_LISTENER;
 
-	if (!tunny_probes.only) {
-		scarce = path ? software_scarce(x->root, now, packets) : !punt_allowed(x, e, now, packets);
-		if (scarce && !path)
-			return drop(x, e, DROP_PUNT_LIMITED);
-	}
-	return slot ? hand_over(x, e, *slot, reason, scarce, now) : drop(x, e, DROP_PUNT_NO_LISTENER);
+	if (!tunny_probes.only)
+		scarce = path ? software_scarce(x->root, now, packets) : !punt_allowed(x->root, state, now, packets);
+	if (scarce && !path)
+		end = DROP_PUNT_LIMITED;
+	else if (slot)
+		end = hand_over(x, e, state, *slot, reason, scarce, now);
+	return end ? drop(x, e, end) : XDP_REDIRECT;
 }
 
 #endif

@@ -73,6 +73,13 @@ impl Netns {
         run("ip", &["netns", "exec", &self.name, "sh", "-c", line])
     }
 
+    /// A command in it. By its file alone: `ip netns exec` would hide BPF file systems.
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net={}", self.path().display())).arg(program);
+        command
+    }
+
     /// Moves the calling thread into it, for good.
     pub fn enter(&self) -> Result<(), Error> {
         let io = |source| Error::Io { what: format!("entering network namespace {}", self.name), source };

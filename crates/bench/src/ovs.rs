@@ -204,8 +204,7 @@ impl Ovs {
 
     /// A command in its namespace and directories.
     fn command(&self, program: &str) -> Command {
-        let mut command = Command::new("nsenter");
-        command.arg(format!("--net={}", self.netns.path().display())).arg(program);
+        let mut command = self.netns.command(program);
         for variable in ["OVS_RUNDIR", "OVS_DBDIR", "OVS_LOGDIR", "OVS_SYSCONFDIR"] {
             command.env(variable, self.dir.path());
         }

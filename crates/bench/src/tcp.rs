@@ -123,8 +123,8 @@ impl Rig {
             hosts[at]._node = Some(Daemon::start_in(Some(&hosts[at].ns), &tunny, dir.path(), &words)?);
         }
         let servers = vms[1..].iter().map(|ns| {
-            let mut command = inside(ns, &["iperf3", "-s"]);
-            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            let mut command = ns.command("iperf3");
+            command.arg("-s").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
             command.spawn().map(Server).map_err(Error::io("starting iperf3"))
         });
         let servers = servers.collect::<Result<_, _>>()?;
@@ -141,7 +141,7 @@ impl Rig {
     fn answers(&self, to: u32, side: usize) -> Result<(), Error> {
         let began = Instant::now();
         loop {
-            let ping = inside(&self.vms[0], &["ping", "-c", "1", "-W", "1", &address(to, side)]).output();
+            let ping = self.vms[0].command("ping").args(["-c", "1", "-W", "1", &address(to, side)]).output();
             if ping.map_err(Error::io("starting ping"))?.status.success() {
                 return Ok(());
             }
@@ -156,8 +156,8 @@ impl Rig {
     fn transfer(&self, to: u32, side: usize, streams: u32) -> Result<f64, Error> {
         let (seconds, streams) = (SECONDS.to_string(), streams.to_string());
         let to = address(to, side);
-        let argv = ["iperf3", "-J", "--connect-timeout", "2000", "-t", &seconds, "-P", &streams, "-c", &to];
-        let out = inside(&self.vms[0], &argv).output().map_err(Error::io("starting iperf3"))?;
+        let argv = ["-J", "--connect-timeout", "2000", "-t", &seconds, "-P", &streams, "-c", &to];
+        let out = self.vms[0].command("iperf3").args(argv).output().map_err(Error::io("starting iperf3"))?;
         let said: Value = serde_json::from_slice(&out.stdout).map_err(Error::failed("reading what iperf3 says"))?;
         match said["end"]["sum_received"]["bits_per_second"].as_f64() {
             Some(bps) if said["error"].is_null() && bps > 0.0 => Ok(bps / 1e9),
@@ -179,12 +179,6 @@ impl Rig {
         }
         Ok(())
     }
-}
-
-fn inside(ns: &Netns, argv: &[&str]) -> Command {
-    let mut command = Command::new("nsenter");
-    command.arg(format!("--net={}", ns.path().display())).args(argv);
-    command
 }
 
 fn address(vm: u32, side: usize) -> String {

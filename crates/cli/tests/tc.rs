@@ -5,7 +5,7 @@
 mod hosts;
 mod region;
 
-use hosts::{host, port, reaches, vm, Space, Switch, MTU, UNDERLAY};
+use hosts::{host, port, reaches, transfers, vm, Space, Switch, MTU, UNDERLAY};
 use lab::traffic;
 use region::wait;
 use std::path::Path;
@@ -31,26 +31,11 @@ fn knows(vm: &Space, number: u8) {
     vm.run("ip route add default via 10.0.0.1");
 }
 
-/// A transfer from one to the other, which has a server at this address; Gbit/s.
-fn transfer(from: &Space, to: &Space, address: &str, what: &str) -> (traffic::Tcp, f64) {
-    let mut server = to.0.spawn(&["iperf3", "-s", "-1"], Path::new("/dev/null")).unwrap();
-    let sent = wait(what, || traffic::tcp(&from.0, address, 1).ok().filter(|t| t.error.is_none()));
-    let _ = server.kill();
-    let _ = server.wait();
-    let gbits = sent.bps / 1e9;
-    println!("{what}: {gbits:.2} Gbit/s");
-    (sent, gbits)
-}
-
-fn modes(switch: &Switch) -> Vec<(String, String)> {
-    let status: serde_json::Value =
-        serde_json::from_str(&switch.try_tunny(&["get", "status", "-o", "json"]).unwrap()).unwrap();
-    let ports = status["uplinks"].as_array().unwrap().iter();
-    ports.map(|u| (u["name"].as_str().unwrap().into(), u["mode"].as_str().unwrap().into())).collect()
-}
-
 fn mode_of(switch: &Switch, name: &str) -> String {
-    modes(switch).into_iter().find(|(n, _)| n == name).map(|(_, mode)| mode).unwrap_or_default()
+    let said = switch.try_tunny(&["get", "status", "-o", "json"]).unwrap();
+    let status: serde_json::Value = serde_json::from_str(&said).unwrap();
+    let port = status["uplinks"].as_array().unwrap().iter().find(|u| u["name"] == name);
+    port.and_then(|u| u["mode"].as_str()).unwrap_or_default().into()
 }
 
 #[test]
@@ -82,7 +67,7 @@ fn large_segments_stay_whole_whatever_their_way() {
     // A transfer between hosts counts what is on the wire, not what the hosts handed each other.
     reaches(&vms[0], "10.0.0.23", "on two hosts");
     let before = first.counters();
-    let (sent, _) = transfer(&vms[0], &vms[2], "10.0.0.23", "TCP on two hosts");
+    let sent = transfers(&vms[0], &vms[2], "10.0.0.23", "TCP on two hosts");
     let after = first.counters();
     let rise = |what: &str| after["total"][what].as_u64().unwrap() - before["total"][what].as_u64().unwrap();
     let (packets, bytes) = (rise("forwarded"), rise("forwarded_bytes"));
@@ -91,12 +76,12 @@ fn large_segments_stay_whole_whatever_their_way() {
     assert!(bytes >= sent.bytes / 1448 * 1564, "{bytes} on the wire for {}", sent.bytes);
 
     reaches(&vms[0], "fd00:64::23", "IPv6 on two hosts");
-    transfer(&vms[0], &vms[2], "fd00:64::23", "TCP over IPv6 on two hosts");
-    transfer(&vms[2], &vms[0], "10.0.0.21", "TCP back");
-    transfer(&vms[0], &vms[1], "10.0.0.22", "TCP to a port with a smaller MTU");
+    transfers(&vms[0], &vms[2], "fd00:64::23", "TCP over IPv6 on two hosts");
+    transfers(&vms[2], &vms[0], "10.0.0.21", "TCP back");
+    transfers(&vms[0], &vms[1], "10.0.0.22", "TCP to a port with a smaller MTU");
     assert!(first.counters()["total"]["punts"]["icmp_due"].as_u64().unwrap_or(0) > 0, "{}", first.counters());
 
-    transfer(&vms[0], &outside, SERVER, "TCP to the Internet");
+    transfers(&vms[0], &outside, SERVER, "TCP to the Internet");
     let mut server = outside.0.spawn(&["iperf3", "-s", "-1"], Path::new("/dev/null")).unwrap();
     let argv = ["iperf3", "-J", "-R", "-t", "1", "-c", SERVER];
     // It prints an error, and ends well, as long as the server is not there.
@@ -116,7 +101,7 @@ fn large_segments_stay_whole_whatever_their_way() {
     first.killed(&one, || reaches(&vms[0], "10.0.0.23", "without a daemon"));
     assert_eq!(mode_of(&first, "vp1"), "tc");
     reaches(&vms[0], "10.0.0.1", "what the software path answers");
-    transfer(&vms[0], &vms[2], "10.0.0.23", "TCP after the daemon's death");
+    transfers(&vms[0], &vms[2], "10.0.0.23", "TCP after the daemon's death");
 
     // One port by XDP, and back.
     let other = port(2).replace("vm: vm2", "vm: vm2, engine: native");
@@ -173,7 +158,7 @@ fn a_tunnel_of_the_vms(one: &Space, other: &Space, first: &Switch) {
     reaches_plainly(one, "172.31.0.23");
     let punted = |switch: &Switch| switch.counters()["total"]["punts"]["offloaded"].as_u64().unwrap_or(0);
     let before = punted(first);
-    transfer(one, other, "172.31.0.23", "TCP in a tunnel of the VMs'");
+    transfers(one, other, "172.31.0.23", "TCP in a tunnel of the VMs'");
     assert!(punted(first) > before, "{}", first.counters());
 }
 

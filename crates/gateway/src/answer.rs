@@ -2,6 +2,7 @@
 //! The way back: an inner frame of the gateway's own goes to the NC or the CE that the packet at hand came from.
 
 use abi::{DropReason, Vni};
+use wire::{ethernet, ipv6};
 
 use crate::framing::{qinq, Carrier};
 use crate::packet::Packet;
@@ -9,6 +10,9 @@ use crate::record::Recorder;
 use crate::stages::rewrite::Tos;
 use crate::work::{Path, Work};
 use crate::{Frame, Verdict};
+
+/// Bytes in front of the payload of a frame over IPv6.
+pub(crate) const V6_HEADERS: usize = ethernet::HEADER_LEN + ipv6::HEADER_LEN;
 
 /// How a frame of the gateway's own travels.
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +77,15 @@ pub(crate) fn instead<R: Recorder>(
     let at = f.buffer.len().checked_sub(inner.len()).ok_or(DropReason::TxFailed)?.min(wanted);
     f.buffer[at..at + inner.len()].copy_from_slice(inner);
     send(w, p, f, at, inner.len(), back)
+}
+
+/// An inner frame of the gateway's own over IPv6, whose payload is still to be written. MAC addresses: source, destination.
+pub(crate) fn frame_v6((src, dst): (u64, u64), header: &ipv6::Repr) -> Option<Vec<u8>> {
+    let mut frame = vec![0; V6_HEADERS + header.payload_len];
+    let (eth, rest) = frame.split_first_chunk_mut()?;
+    ethernet::Repr { dst, src, ethertype: ethernet::ethertype::IPV6 }.emit(eth);
+    header.emit(rest.first_chunk_mut()?);
+    Some(frame)
 }
 
 fn send<R: Recorder>(

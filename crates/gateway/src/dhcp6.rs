@@ -291,17 +291,14 @@ pub(crate) fn answer<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &mut Frame
 }
 
 /// A message of a server in a frame. Addresses and MAC addresses: source, destination.
-fn framed(message: &[u8], (src, dst): (u128, u128), (src_mac, dst_mac): (u64, u64)) -> Option<Vec<u8>> {
-    let payload_len = message.len() + udp::HEADER_LEN;
-    let mut frame = vec![0; ethernet::HEADER_LEN + ipv6::HEADER_LEN + udp::HEADER_LEN];
-    frame.extend(message);
-    let (eth, rest) = frame.split_first_chunk_mut()?;
-    ethernet::Repr { dst: dst_mac, src: src_mac, ethertype: ethernet::ethertype::IPV6 }.emit(eth);
-    let (ip, rest) = rest.split_first_chunk_mut()?;
-    let next_header = protocol::UDP;
-    ipv6::Repr { traffic_class: 0, flow_label: 0, payload_len, next_header, hop_limit: OWN_TTL, src, dst }.emit(ip);
-    udp::Repr { src_port: PORTS[0], dst_port: PORTS[1], payload_len: message.len() }.emit(rest.first_chunk_mut()?);
-    udp::Packet::new_unchecked(rest).fill_checksum_v6(src, dst);
+fn framed(message: &[u8], (src, dst): (u128, u128), macs: (u64, u64)) -> Option<Vec<u8>> {
+    let (next_header, payload_len) = (protocol::UDP, message.len() + udp::HEADER_LEN);
+    let header = ipv6::Repr { traffic_class: 0, flow_label: 0, payload_len, next_header, hop_limit: OWN_TTL, src, dst };
+    let mut frame = answer::frame_v6(macs, &header)?;
+    let datagram = frame.get_mut(answer::V6_HEADERS..)?;
+    datagram.get_mut(udp::HEADER_LEN..)?.copy_from_slice(message);
+    udp::Repr { src_port: PORTS[0], dst_port: PORTS[1], payload_len: message.len() }.emit(datagram.first_chunk_mut()?);
+    udp::Packet::new_unchecked(datagram).fill_checksum_v6(src, dst);
     Some(frame)
 }
 

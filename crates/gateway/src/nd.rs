@@ -14,8 +14,6 @@ use crate::stages::parse::source_v6;
 use crate::work::Work;
 use crate::{Frame, Verdict};
 
-const ANSWER_LEN: usize = ethernet::HEADER_LEN + ipv6::HEADER_LEN + nd::ADVERTISEMENT_LEN;
-
 /// A solicitation and who sent it.
 struct Question {
     asker_mac: u64,
@@ -112,11 +110,7 @@ pub(crate) fn never_a_source(src: Addr) -> bool {
 }
 
 /// The inner frame of an advertisement; its source address is the target.
-fn advertisement(na: &nd::Advertisement, src_mac: u64, dst_mac: u64, dst: u128) -> Option<[u8; ANSWER_LEN]> {
-    let mut frame = [0; ANSWER_LEN];
-    let (eth, rest) = frame.split_first_chunk_mut::<{ ethernet::HEADER_LEN }>()?;
-    ethernet::Repr { dst: dst_mac, src: src_mac, ethertype: ethernet::ethertype::IPV6 }.emit(eth);
-    let (ip, message) = rest.split_first_chunk_mut::<{ ipv6::HEADER_LEN }>()?;
+fn advertisement(na: &nd::Advertisement, src_mac: u64, dst_mac: u64, dst: u128) -> Option<Vec<u8>> {
     let header = ipv6::Repr {
         traffic_class: 0,
         flow_label: 0,
@@ -126,7 +120,7 @@ fn advertisement(na: &nd::Advertisement, src_mac: u64, dst_mac: u64, dst: u128) 
         src: na.target,
         dst,
     };
-    header.emit(ip);
-    na.emit(na.target, dst, message.first_chunk_mut()?).ok()?;
+    let mut frame = answer::frame_v6((src_mac, dst_mac), &header)?;
+    na.emit(na.target, dst, frame.get_mut(answer::V6_HEADERS..)?.first_chunk_mut()?).ok()?;
     Some(frame)
 }

@@ -4,7 +4,7 @@
 
 use abi::{flow_hash_v6, DropReason, Mac, Stage};
 use wire::icmpv6::{self, kind};
-use wire::{be, ethernet, ipv6, nd, protocol};
+use wire::{be, ipv6, nd, protocol};
 
 use crate::answer::{self, Back};
 use crate::leases::{Lease, LEASE_S};
@@ -68,12 +68,10 @@ pub fn advertisement(lease: &Lease<u128>, router: u64) -> Option<Vec<u8>> {
 /// The advertisement by a lease, in a frame.
 fn framed(lease: &Lease<u128>, router: u64, dst: u128, dst_mac: u64) -> Option<Vec<u8>> {
     let src = link_local(router);
-    let mut frame = vec![0; ethernet::HEADER_LEN + ipv6::HEADER_LEN + LEN];
-    let (eth, rest) = frame.split_first_chunk_mut()?;
-    ethernet::Repr { dst: dst_mac, src: router, ethertype: ethernet::ethertype::IPV6 }.emit(eth);
-    let (ip, message) = rest.split_first_chunk_mut()?;
     let (next_header, payload_len) = (protocol::ICMPV6, LEN);
-    ipv6::Repr { traffic_class: 0, flow_label: 0, payload_len, next_header, hop_limit: 255, src, dst }.emit(ip);
+    let header = ipv6::Repr { traffic_class: 0, flow_label: 0, payload_len, next_header, hop_limit: 255, src, dst };
+    let mut frame = answer::frame_v6((router, dst_mac), &header)?;
+    let message = frame.get_mut(answer::V6_HEADERS..)?;
     let options = message.get_mut(16..)?;
     options[..2].copy_from_slice(&[nd::OPTION_SOURCE_MAC, 1]);
     be::set_mac(options, 2, router);

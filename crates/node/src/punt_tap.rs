@@ -6,15 +6,14 @@
 //! to the interface that it came by, past the program (`bpf/switch.bpf.c`).
 
 use crate::afpacket::{BURST, HEADROOM};
-use crate::routing::tap::TUNSETIFF;
+use crate::routing::tap::device;
 use crate::uplinks::{control_socket, ioctl, request, set_flag};
 use abi::{IfIndex, PuntMeta, PUNT_MAGIC, PUNT_TAG_REASON_SHIFT};
 use gateway::{Batch, Frame};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::{AsRawFd, RawFd};
 use wire::be;
 
 /// The name; the kernel puts a number in.
@@ -43,13 +42,7 @@ pub struct PuntTap {
 impl PuntTap {
     /// Makes it in the network namespace of the calling thread. It goes when it is dropped.
     pub fn open() -> io::Result<PuntTap> {
-        let file = File::options().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;
-        let mut wanted = request(NAME);
-        wanted.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as libc::c_short;
-        let fd: OwnedFd = file.into();
-        ioctl(&fd, TUNSETIFF, &mut wanted)?;
-        let name: Vec<u8> = wanted.ifr_name.iter().take_while(|c| **c != 0).map(|c| *c as u8).collect();
-        let name = String::from_utf8_lossy(&name).into_owned();
+        let (file, name) = device(NAME)?;
         let ifindex = IfIndex(nix::net::if_::if_nametoindex(name.as_str())?);
         // Nothing of the host's own leaves by it.
         let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1");
@@ -59,7 +52,7 @@ impl PuntTap {
         ioctl(&socket, libc::SIOCSIFTXQLEN as _, &mut length)?;
         set_flag(&socket, &name, libc::IFF_UP)?;
         Ok(PuntTap {
-            file: fd.into(),
+            file,
             name,
             ifindex,
             ports: HashMap::new(),

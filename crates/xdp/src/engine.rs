@@ -183,10 +183,7 @@ impl XdpEngine {
 
     /// The program, to attach it or to tail-call into it.
     pub fn program(&self) -> BorrowedFd<'_> {
-        let program = self.object.progs().find(|p| p.name() == PROGRAM);
-        let fd = program.map(|p| p.as_fd().as_raw_fd());
-        // SAFETY: the descriptor belongs to `object`, which lives as long as the borrow of self.
-        unsafe { BorrowedFd::borrow_raw(fd.expect("checked when it was loaded")) }
+        find_program(&self.object, PROGRAM).expect("checked when it was loaded")
     }
 
     /// A map by name.
@@ -200,6 +197,28 @@ pub(crate) fn find_map<'a>(object: &'a libbpf_rs::Object, name: &'static str) ->
     let fd = found.ok_or(XdpError::Missing { kind: "map", name })?;
     // SAFETY: the descriptor belongs to `object`, which outlives the borrow.
     Ok(unsafe { BorrowedFd::borrow_raw(fd) })
+}
+
+/// A program by name.
+pub(crate) fn find_program<'a>(object: &'a libbpf_rs::Object, name: &'static str) -> Result<BorrowedFd<'a>, XdpError> {
+    let found = object.progs().find(|p| p.name() == name).map(|p| p.as_fd().as_raw_fd());
+    let fd = found.ok_or(XdpError::Missing { kind: "program", name })?;
+    // SAFETY: the descriptor belongs to `object`, which outlives the borrow.
+    Ok(unsafe { BorrowedFd::borrow_raw(fd) })
+}
+
+/// Lets an object that is not loaded yet use maps of a loaded one, as far as it knows them.
+pub(crate) fn share_maps(
+    open: &mut OpenObject,
+    object: &libbpf_rs::Object,
+    names: impl IntoIterator<Item = &'static str>,
+) -> Result<(), XdpError> {
+    for name in names {
+        if let Some(mut map) = open.maps_mut().find(|m| m.name() == name) {
+            map.reuse_fd(find_map(object, name)?).map_err(|e| load_error(&e))?;
+        }
+    }
+    Ok(())
 }
 
 pub(crate) fn open_object(bytes: &[u8]) -> Result<OpenObject, XdpError> {

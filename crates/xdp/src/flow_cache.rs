@@ -5,7 +5,7 @@
 //! program `tunny_gather` of each that has pins is pinned beside them, and the next process runs it before it takes over ids of VMs and VPCs,
 //! and once more when no packet is in the old program any more.
 
-use crate::engine::{find_map, load_error};
+use crate::engine::{find_map, find_program, load_error};
 use crate::{sys, XdpError};
 use abi::{FLOW_CHUNK_BYTES, FLOW_CHUNK_LINES, LINE_BYTES};
 use libbpf_rs::OpenObject;
@@ -97,9 +97,8 @@ fn make_own(object: &libbpf_rs::Object, chunks: u32, pins: Option<&Path>) -> Res
         let values: Vec<u32> = made.iter().map(|fd| fd.as_raw_fd() as u32).collect();
         sys::update_batch(cache, &keys, &values).map_err(XdpError::call("Making the flow cache"))?;
     }
-    let program = object.progs().find(|p| p.name() == GATHER);
-    let program = program.ok_or(XdpError::Missing { kind: "program", name: GATHER })?;
-    let program = program.as_fd().try_clone_to_owned().map_err(XdpError::call("Keeping a BPF program"))?;
+    let program = find_program(object, GATHER)?;
+    let program = program.try_clone_to_owned().map_err(XdpError::call("Keeping a BPF program"))?;
     let pin = pins.map(|dir| dir.join(format!("{PIN}{chunks}-{:016x}", rand::random::<u64>())));
     if let Some(path) = &pin {
         sys::pin(program.as_fd(), path).map_err(XdpError::call(format!("Pinning {}", path.display())))?;

@@ -2,7 +2,7 @@
 //! Attaching: one pinned link a port. A process that comes later finds the link and puts its own program behind it between
 //! two packets; a process that dies leaves link, program and maps to go on forwarding.
 
-use crate::engine::{aligned, find_map, load_error, open_object, redirects_buffers, set_netns, PINNED};
+use crate::engine::{aligned, find_program, load_error, open_object, redirects_buffers, set_netns, share_maps, PINNED};
 use crate::{sys, XdpEngine, XdpError};
 use abi::IfIndex;
 use libbpf_rs::MapCore;
@@ -291,17 +291,12 @@ impl TxWatch {
         }
         let mut open = open_object(TX_OBJECT)?;
         set_netns(&mut open)?;
-        for name in PINNED {
-            if let Some(mut map) = open.maps_mut().find(|m| m.name() == name) {
-                map.reuse_fd(find_map(&engine.object, name)?).map_err(|e| load_error(&e))?;
-            }
-        }
+        share_maps(&mut open, &engine.object, PINNED)?;
         let object = open.load().map_err(|e| load_error(&e))?;
         let mut links = Vec::new();
         for (i, name) in TX_PROGRAMS.into_iter().enumerate() {
-            let program = object.progs_mut().find(|p| p.name() == name);
-            let program = program.ok_or(XdpError::Missing { kind: "program", name })?;
-            let link = sys::create_trace_link(program.as_fd()).map_err(XdpError::call(format!("Attaching {name}")))?;
+            let link = sys::create_trace_link(find_program(&object, name)?)
+                .map_err(XdpError::call(format!("Attaching {name}")))?;
             if let Some(path) = pins.get(i) {
                 sys::pin(link.as_fd(), path).map_err(XdpError::call(format!("Pinning {}", path.display())))?;
             }

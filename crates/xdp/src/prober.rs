@@ -5,7 +5,7 @@
 //! counts, meters or touches a session. Tables, sessions, state tables and egress ports are the maps of the attached program; statistics,
 //! listeners and events are its own, so that what became of a probe can be told while others' packets go by.
 
-use crate::engine::{find_map, load_error, open_object, set_netns, OBJECT, SESSIONS, STATES};
+use crate::engine::{find_map, find_program, load_error, open_object, set_netns, OBJECT, SESSIONS, STATES};
 use crate::ports::QUEUES_MAX;
 use crate::run::{read_meta, total, unbound_socket, verdict};
 use crate::sys::{self, Mapping};
@@ -68,10 +68,7 @@ impl Prober {
     }
 
     fn program(&self) -> BorrowedFd<'_> {
-        let program = self.object.progs().find(|p| p.name() == PROGRAM);
-        let fd = program.map(|p| p.as_fd().as_raw_fd());
-        // SAFETY: the descriptor belongs to `object`, which lives as long as the borrow of self.
-        unsafe { BorrowedFd::borrow_raw(fd.expect("it was loaded")) }
+        find_program(&self.object, PROGRAM).expect("it was loaded")
     }
 
     /// Runs a frame as if it came in by a port. Nothing leaves, whatever the verdict is.

@@ -4,13 +4,15 @@
 //! It is loaded with the first port that asks for it. A port's link is pinned as one of XDP is, so that it is found by the next process and
 //! outlives this one; before Linux 6.6, which has no such links, a filter at the port's clsact hook does the same.
 
-use crate::engine::{aligned, check_object, find_map, load_error, open_object, runs_since, PINNED, SESSIONS, STATES};
+use crate::engine::{
+    aligned, check_object, find_program, load_error, open_object, runs_since, share_maps, PINNED, SESSIONS, STATES,
+};
 use crate::link::Link;
 use crate::{sys, Attached, Mode, XdpEngine, XdpError};
 use abi::IfIndex;
 use libbpf_rs::{MapCore, TcHook, TcHookBuilder, TC_INGRESS};
 use std::fs;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// The compiled tc program (`bpf/switch.bpf.c`).
 pub static SWITCH_OBJECT: &[u8] = aligned!("/switch.bpf.o");
@@ -26,17 +28,13 @@ impl XdpEngine {
         if self.switch.is_none() {
             self.switch = Some(self.load_switch()?);
         }
-        program(self.switch.as_ref().expect("loaded above"), PROGRAM)
+        find_program(self.switch.as_ref().expect("loaded above"), PROGRAM)
     }
 
     fn load_switch(&self) -> Result<libbpf_rs::Object, XdpError> {
         let mut open = open_object(SWITCH_OBJECT)?;
         check_object(&open)?;
-        for name in PINNED.into_iter().chain(SESSIONS).chain([STATES]) {
-            if let Some(mut map) = open.maps_mut().find(|m| m.name() == name) {
-                map.reuse_fd(find_map(&self.object, name)?).map_err(|e| load_error(&e))?;
-            }
-        }
+        share_maps(&mut open, &self.object, PINNED.into_iter().chain(SESSIONS).chain([STATES]))?;
         let object = open.load().map_err(|e| load_error(&e))?;
         set_punt_port(&object, self.punt_port)?;
         Ok(object)
@@ -48,7 +46,7 @@ impl XdpEngine {
     pub fn set_punt_port(&mut self, ifindex: IfIndex) -> Result<(), XdpError> {
         self.switch_program()?;
         let object = self.switch.as_ref().expect("loaded above");
-        let attached = hook(program(object, GIVE_BACK)?, ifindex).create().and_then(|mut hook| hook.attach());
+        let attached = hook(find_program(object, GIVE_BACK)?, ifindex).create().and_then(|mut hook| hook.attach());
         attached.map_err(|e| refused(ifindex)(std::io::Error::other(e)))?;
         sys::update_u32(self.map("tunny_ports")?, ifindex.0, ifindex.0)
             .map_err(XdpError::call(format!("Adding interface {ifindex} to the egress ports")))?;
@@ -105,13 +103,6 @@ impl XdpEngine {
         // Whose it is does not matter for that. An interface that is gone has no filter either.
         let _ = hook(self.program(), ifindex).detach();
     }
-}
-
-fn program<'a>(object: &'a libbpf_rs::Object, name: &'static str) -> Result<BorrowedFd<'a>, XdpError> {
-    let program = object.progs().find(|p| p.name() == name).map(|p| p.as_fd().as_raw_fd());
-    let fd = program.ok_or(XdpError::Missing { kind: "program", name })?;
-    // SAFETY: the descriptor belongs to the object, which lives as long as the borrow.
-    Ok(unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
 /// Whether the kernel has links for tc programs (Linux 6.6).

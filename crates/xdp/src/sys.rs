@@ -134,18 +134,19 @@ pub(crate) fn open_pin(path: &Path) -> io::Result<OwnedFd> {
 
 /// Attaches an XDP program to an interface through a link.
 pub(crate) fn create_xdp_link(program: BorrowedFd, ifindex: IfIndex, flags: u32) -> io::Result<OwnedFd> {
-    let options =
-        bpf::bpf_link_create_opts { sz: size_of::<bpf::bpf_link_create_opts>() as _, flags, ..Default::default() };
-    // SAFETY: the options outlive the call.
-    owned(unsafe { bpf::bpf_link_create(program.as_raw_fd(), ifindex.0 as i32, bpf::BPF_XDP, &raw const options) })
+    create_link(program, ifindex, bpf::BPF_XDP, flags)
 }
 
 /// Attaches a tc program to what comes in by an interface through a link (Linux 6.6; EINVAL before).
 pub(crate) fn create_tcx_link(program: BorrowedFd, ifindex: IfIndex) -> io::Result<OwnedFd> {
-    let options = bpf::bpf_link_create_opts { sz: size_of::<bpf::bpf_link_create_opts>() as _, ..Default::default() };
-    let (program, ifindex) = (program.as_raw_fd(), ifindex.0 as i32);
+    create_link(program, ifindex, bpf::BPF_TCX_INGRESS, 0)
+}
+
+fn create_link(program: BorrowedFd, ifindex: IfIndex, kind: bpf::bpf_attach_type, flags: u32) -> io::Result<OwnedFd> {
+    let options =
+        bpf::bpf_link_create_opts { sz: size_of::<bpf::bpf_link_create_opts>() as _, flags, ..Default::default() };
     // SAFETY: the options outlive the call.
-    owned(unsafe { bpf::bpf_link_create(program, ifindex, bpf::BPF_TCX_INGRESS, &raw const options) })
+    owned(unsafe { bpf::bpf_link_create(program.as_raw_fd(), ifindex.0 as i32, kind, &raw const options) })
 }
 
 /// Whether a link of XDP or tc is at this interface. It is at none when its device is gone.

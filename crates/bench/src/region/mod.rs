@@ -48,15 +48,7 @@ impl Daemon {
         dir: &Path,
         words: &[&str],
     ) -> Result<Daemon, Error> {
-        let mut command = match ns {
-            None => Command::new(tunny),
-            Some(ns) => {
-                // By its file alone: `ip netns exec` would hide BPF file systems.
-                let mut command = Command::new("nsenter");
-                command.arg(format!("--net={}", ns.path().display())).arg(tunny);
-                command
-            }
-        };
+        let mut command = ns.map_or_else(|| Command::new(tunny), |ns| ns.command(tunny));
         command.args(words).current_dir(dir).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(Error::io("starting tunny"))?;
         let Some(stderr) = child.stderr.take() else { return Err(Error::failed("starting tunny")("no log")) };

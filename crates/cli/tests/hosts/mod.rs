@@ -230,11 +230,12 @@ pub fn reaches(from: &Space, to: &str, what: &str) {
     });
 }
 
-pub fn transfers(from: &Space, to: &Space, address: &str, what: &str) {
+pub fn transfers(from: &Space, to: &Space, address: &str, what: &str) -> traffic::Tcp {
     let mut server = to.0.spawn(&["iperf3", "-s", "-1"], std::path::Path::new("/dev/null")).unwrap();
     let sent = wait(what, || traffic::tcp(&from.0, address, 1).ok().filter(|t| t.error.is_none()));
     let _ = server.kill();
     let _ = server.wait();
     println!("{what}: {:.2} Gbit/s", sent.bps / 1e9);
     assert!(sent.bytes > 1 << 20, "{what}: {sent:?}");
+    sent
 }

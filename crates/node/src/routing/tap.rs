@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 
-pub(crate) const TUNSETIFF: u64 = 0x4004_54ca;
+const TUNSETIFF: u64 = 0x4004_54ca;
 const TUNSETPERSIST: u64 = 0x4004_54cb;
 const TUNSETCARRIER: u64 = 0x4004_54e2;
 /// An Ethernet device (`ARPHRD_ETHER`).
@@ -40,12 +40,7 @@ pub struct Tap {
 impl Tap {
     /// Makes or opens a TAP in the network namespace of the calling thread, sets it up and lets it outlive this process.
     pub fn open(name: &str, setup: &Setup) -> io::Result<Tap> {
-        let file = File::options().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;
-        let mut wanted = request(name);
-        wanted.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as libc::c_short;
-        let fd: OwnedFd = file.into();
-        ioctl(&fd, TUNSETIFF, &mut wanted)?;
-        let tap = Tap { file: fd.into() };
+        let tap = Tap { file: device(name)?.0 };
         tap.number(TUNSETPERSIST, 1)?;
         set_up(name, setup)?;
         Ok(tap)
@@ -97,6 +92,18 @@ impl AsFd for Tap {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
+}
+
+/// Makes or opens a TAP in the network namespace of the calling thread, whose reads do not wait; the name that it has, where `name` lets the kernel
+/// choose.
+pub(crate) fn device(name: &str) -> io::Result<(File, String)> {
+    let file = File::options().read(true).write(true).custom_flags(libc::O_NONBLOCK).open("/dev/net/tun")?;
+    let mut wanted = request(name);
+    wanted.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as libc::c_short;
+    let fd: OwnedFd = file.into();
+    ioctl(&fd, TUNSETIFF, &mut wanted)?;
+    let name: Vec<u8> = wanted.ifr_name.iter().take_while(|c| **c != 0).map(|c| *c as u8).collect();
+    Ok((fd.into(), String::from_utf8_lossy(&name).into_owned()))
 }
 
 /// Gives an interface of this namespace what is wanted of it; what it has is left alone, so that routes over it stay.
@@ -183,10 +190,5 @@ pub fn remove(name: &str) -> io::Result<()> {
 
 /// Removes a TAP that an earlier process has left in this thread's namespace.
 pub fn remove_left(name: &str) -> io::Result<()> {
-    let file = File::options().read(true).write(true).open("/dev/net/tun")?;
-    let mut wanted = request(name);
-    wanted.ifr_ifru.ifru_flags = (libc::IFF_TAP | libc::IFF_NO_PI) as libc::c_short;
-    let fd: OwnedFd = file.into();
-    ioctl(&fd, TUNSETIFF, &mut wanted)?;
-    Tap { file: fd.into() }.give_up()
+    Tap { file: device(name)?.0 }.give_up()
 }
