@@ -53,7 +53,7 @@ pub(crate) fn decapsulate(tables: &Tables, port: EdgePort, data: &[u8], p: &mut 
 }
 
 /// The VLAN ids of a frame that has the tags of its port.
-fn tags(port: &EdgePort, data: &[u8]) -> Result<[u16; 2], DropReason> {
+pub(crate) fn tags(port: &EdgePort, data: &[u8]) -> Result<[u16; 2], DropReason> {
     let mut vids = [0; 2];
     let mut at = MACS;
     for (i, vid) in vids.iter_mut().enumerate().take(usize::from(port.tags)) {
@@ -86,6 +86,7 @@ fn is_tag(kind: u16) -> bool {
 }
 
 /// Bytes of the tags of a port's frames.
+#[inline(always)]
 pub(crate) fn tags_len(port: &EdgePort) -> usize {
     TAG * usize::from(port.tags)
 }

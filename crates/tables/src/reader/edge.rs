@@ -125,7 +125,9 @@ impl Tables {
         self.edge_port_numbered(i as u8)
     }
 
-    fn edge_port_numbered(&self, number: u8) -> Option<EdgePort> {
+    /// The edge port of a number, here or elsewhere.
+    #[inline(always)]
+    pub fn edge_port_numbered(&self, number: u8) -> Option<EdgePort> {
         let i = usize::from(number % EDGE_PORTS_MAX as u8);
         let (word, tpids) = (self.root.get(root!(edge_ports) + 8 * i), self.root.get(root!(edge_tpids) + 8 * i));
         (word & EDGE_PORT_VALID != 0).then_some(EdgePort {

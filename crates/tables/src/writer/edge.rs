@@ -118,13 +118,24 @@ impl CircuitSpec {
 
 impl Writer {
     /// Replaces edge ports and circuits. Of two with the same key the first one counts. The frames of a port that changes are left to the
-    /// host for a moment, and never taken for what comes by an uplink.
+    /// host for a moment, and never taken for what comes by an uplink. A reader that is inside may still use the old ones.
     pub fn set_edge(&mut self, ports: &[EdgePortSpec], circuits: &[CircuitSpec]) -> io::Result<()> {
-        self.set_ports(ports, circuits, &[])
+        self.replace_ports(ports, circuits, &[])
     }
 
-    /// The same with the ports towards VMs of this node.
+    /// The same with the ports towards VMs of this node. When it is done, no reader uses the old ones.
     pub fn set_ports(
+        &mut self,
+        ports: &[EdgePortSpec],
+        circuits: &[CircuitSpec],
+        vms: &[VmPortSpec],
+    ) -> io::Result<()> {
+        self.replace_ports(ports, circuits, vms)?;
+        self.settle();
+        Ok(())
+    }
+
+    fn replace_ports(
         &mut self,
         ports: &[EdgePortSpec],
         circuits: &[CircuitSpec],
@@ -144,7 +155,6 @@ impl Writer {
         let words = self.port_words(ports);
         self.change(&concerned, |w| w.publish_edge(&words, new, vms.len() as u64));
         self.pending.blocks.extend(old);
-        self.settle();
         Ok(())
     }
 
