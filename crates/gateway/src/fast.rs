@@ -427,6 +427,9 @@ fn vpc<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> bool {
     if tenant.root4() & ROOT_SIMPLE == 0 || tenant.key & (TENANT_METERED | TENANT_FILTERED) != 0 || l.ttl <= 1 {
         return false;
     }
+    if w.settings.shaped && tables.policy(&tenant) & POLICY_SHAPED != 0 {
+        return false;
+    }
     if !tables.may_send4_from(l.member, l.vni, u32::from_be(l.sender)) {
         return false;
     }

@@ -706,12 +706,14 @@ impl DataPlane {
         let (lost, by_vpc) = self.shared.shaping.stop();
         let tables = Tables::new(self.memory.clone());
         let stats = tables.stats(tables.slots().1);
-        self.shared.shaping.take_unsent().count(stats, DropReason::TxFailed);
+        self.shared.shaping.take_unsent().count(&tables, stats);
         lost.count(stats, DropReason::ShapedLost);
         for (vni, n) in by_vpc {
             // No room among the counters by VPC: counted by reason alone.
             let _ = tables.add_drops(vni, DropReason::ShapedLost, n);
-            tracing::warn!("{n} packets of VNI {vni} waited for their line's rate and are lost (shaped_lost)");
+            tracing::warn!(
+                "{n} packets of VNI {vni} waited for the rate of their line or VM and are lost (shaped_lost)"
+            );
         }
     }
 }

@@ -48,5 +48,5 @@ pub use reader::{
 pub use route::Walk;
 pub use writer::{
     AttachError, CircuitSpec, EdgePortSpec, Entry, GroupId, InlinePort, InlineSpec, Limits, Miscount, NexthopId,
-    NexthopSpec, PublicPrefix, RouteInterval, TenantDump, VmDump, VmPortSpec, Writer, WriterOptions,
+    NexthopSpec, PublicPrefix, RouteInterval, TenantDump, VmClassSpec, VmDump, VmPortSpec, Writer, WriterOptions,
 };

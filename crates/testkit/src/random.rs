@@ -260,6 +260,9 @@ fn vpc(r: &mut Rng, vni: u32, vnis: &[u32], region: &Region, size: Size) -> Vpc 
             v6: (free(v6.into()) && r.chance(90)).then_some(v6),
             nc: r.pick(&region.ncs).addr,
             meter: meter(r),
+            shape: r
+                .chance(4)
+                .then(|| (1 + 2 * i as u16 + 100 * (vni & 0xff) as u16, 2 + 2 * i as u16 + 100 * (vni & 0xff) as u16)),
         };
         if vm.v4.is_some() || vm.v6.is_some() {
             vpc.vms.push(vm);

@@ -62,7 +62,7 @@ pub fn route(text: &str, target: Target) -> Route {
 }
 
 pub fn vm(mac: u64, ipv4: u32, ipv6: Option<u128>, nc: IpAddr) -> VmSpec {
-    VmSpec { mac, ipv4: Some(ipv4), ipv6, more: Vec::new(), nc, meter: None }
+    VmSpec { mac, ipv4: Some(ipv4), ipv6, more: Vec::new(), nc, meter: None, shaped: false }
 }
 
 pub fn settings() -> TenantSettings {

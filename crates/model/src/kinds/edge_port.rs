@@ -2,7 +2,7 @@
 
 use super::gateway::{Limit, PacketLimit};
 use super::routing::Routing;
-use super::{texts, Described, Kind, Name, Shape, ShapeSlot};
+use super::{texts, CustomerRate, Described, Kind, Name, Shape, ShapeSlot};
 use crate::broken::stand_ins;
 use crate::declare::fields;
 use crate::doc::Doc;
@@ -10,6 +10,7 @@ use crate::error::Problem;
 use crate::forms::*;
 use std::net::IpAddr;
 
+const RATES: &str = "up to 4094, each as 100=50Mbit, of each customer one";
 const INTERFACE: &str = "an interface name of 1 to 15 characters, of no other EdgePort, no uplink and no wire";
 
 /// EtherTypes of tags by the names of their standards.
@@ -34,6 +35,8 @@ fields! {
         outer_tpid: Option<u16> = "spec.tpids.outer", choice(&TPIDS).optional().meaning("802.1ad with 2 tags, 802.1Q with 1");
         /// EtherType of the inner tag.
         inner_tpid: u16 = "spec.tpids.inner", choice(&TPIDS).or(0x8100);
+        /// Rates that customers' Overlays at this port share, by the customer's tag (0 at a port without tags): what goes to all sites of a customer together is no more, whatever each Overlay's spec.shape says. The lines take turns.
+        rates: Vec<CustomerRate> = "spec.customerRates", parsed("customer's rate", "").list(4094, RATES);
         /// Control packets (ARP, BGP, BFD) of the routers of each customer at this port that go to routing daemons, on circuits with spec.routing.
         control: PacketLimit = "spec.control", Limit(PacketLimit { rate: 1_000, burst: 1_000 }, ["Control packets (ARP, BGP, BFD) of each customer at this port, by which its routers speak with a routing daemon (`spec.routing` of an Overlay). Further ones are dropped (`edge_control_limited`).", "The same at once."]);
     }
@@ -85,6 +88,15 @@ impl Described for EdgePort {
         if let Some((field, why)) = why {
             doc.wrong(field, Problem::Value(why.into()));
         }
+        for (i, r) in self.rates.iter().enumerate() {
+            let why = match (r.customer, self.tags) {
+                _ if self.rates[..i].iter().any(|o| o.customer == r.customer) => "is the second rate of this customer",
+                (0, 1..) => "names no customer: 0 is for a port without tags",
+                (1.., 0) => "names a tag, but the port's frames have none: write 0",
+                _ => continue,
+            };
+            doc.wrong_entry("spec.customerRates", i, Problem::Value(format!("`{r}` {why}")), RATES);
+        }
         Some(self)
     }
 }
@@ -108,6 +120,8 @@ fields! {
         line: u8 = "spec.line", int(0, 255).or(0);
         /// MAC address of the customer's router (CE) on the line. Packets to the site are sent to it.
         ce: Option<crate::Mac> = "spec.mac", mac().optional().meaning("required, unless the port's link is tun");
+        /// From which MAC addresses frames of the site come: from spec.mac alone, others are dropped (`edge_mac`), so that no site's router speaks by another site's line; or from any, as those of routers that share spec.mac by VRRP and send from their own.
+        any_sender: bool = "spec.senders", choice(&[("ce", false), ("any", true)]).or(false);
         /// Shaping of what goes to the site.
         shape: Option<Shape> = "spec.shape", ShapeSlot;
         /// The routing daemon that speaks with the CE.

@@ -4,6 +4,7 @@
 use super::named::{in_turn, Described, Fault};
 use super::Model;
 use crate::error::Problem;
+use crate::kinds::Described as _;
 use crate::kinds::*;
 use abi::Ipv4Net;
 use std::collections::HashMap;
@@ -19,11 +20,28 @@ impl Model {
             let problem = Problem::Value(format!("is one of {used} Overlays, and a node takes {limit}"));
             out.push((Kind::Overlay, over.name.clone(), "metadata.name".into(), problem));
         }
-        let shaped = || self.named.overlays.values().filter(|o| o.shape.is_some());
-        let (used, limit) = (shaped().count(), abi::SHAPED_MAX as usize);
-        if let Some(over) = shaped().next_back().filter(|_| used > limit) {
-            let problem = Problem::Value(format!("is one of {used} that are shaped, and a node takes {limit}"));
-            out.push((Kind::Overlay, over.name.clone(), "spec.shape".into(), problem));
+    }
+
+    /// A line that is shaped takes one of the node's classes, as does a rate that lines share, a VM one for each direction.
+    pub(super) fn shape_faults(&self, out: &mut Vec<Fault>) {
+        let lines = || self.named.overlays.values().filter(|o| o.shape.is_some()).map(|o| &o.name);
+        let shared: usize = self.named.edge_ports.values().map(|p| p.rates.len()).sum();
+        let (used, limit) = (lines().count() + shared + 2 * self.shaped.len(), abi::SHAPED_MAX as usize);
+        // A region's are of many nodes.
+        if used <= limit || self.region().is_some() {
+            return;
+        }
+        let over = match self.shaped.last() {
+            Some((vpc, mac)) => self.vpc(*vpc).vms.get(mac).map(|vm| (Kind::Vm, self.vm_object(*vpc, *mac, vm).name())),
+            None => lines().next_back().map(|name| (Kind::Overlay, name.clone())).or_else(|| {
+                let port = self.named.edge_ports.values().find(|p| !p.rates.is_empty())?;
+                Some((Kind::EdgePort, port.name.clone()))
+            }),
+        };
+        if let Some((kind, name)) = over {
+            let what = format!("is one too many: Overlays, customers and VMs that are shaped take {used} classes, and a node has {limit}");
+            let field = if kind == Kind::EdgePort { "spec.customerRates" } else { "spec.shape" };
+            out.push((kind, name, field.into(), Problem::Value(what)));
         }
     }
 

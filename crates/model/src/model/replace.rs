@@ -236,7 +236,7 @@ fn vpc_differences(
 }
 
 fn same_vm((old, a): (&Model, &VmState), (new, b): (&Model, &VmState)) -> bool {
-    (&a.addresses, &a.name, &a.meter, &a.labels) == (&b.addresses, &b.name, &b.meter, &b.labels)
+    (&a.addresses, &a.name, &a.meter, &a.shape, &a.labels) == (&b.addresses, &b.name, &b.meter, &b.shape, &b.labels)
         && old.nc(a.nc).name == new.nc(b.nc).name
 }
 

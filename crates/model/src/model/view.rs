@@ -27,6 +27,8 @@ pub struct VmView<'a> {
     pub nc: IpAddr,
     /// Limit of what is sent to it.
     pub meter: Option<&'a Meter>,
+    /// How what it sends and gets is shaped.
+    pub shape: Option<&'a Shape>,
 }
 
 impl<'a> VpcView<'a> {
@@ -67,6 +69,12 @@ impl<'a> VpcView<'a> {
     /// The VM with a MAC address.
     pub fn vm(&self, mac: Mac) -> Option<VmView<'a>> {
         self.state.vms.get(&mac).map(|vm| self.seen(vm))
+    }
+
+    /// Whether a VM of it is shaped.
+    pub fn has_shaped(&self) -> bool {
+        let id = self.model.vnis.get(&self.spec().vni);
+        id.is_some_and(|id| self.model.shaped.range((*id, Mac(0))..).next().is_some_and(|(vpc, _)| vpc == id))
     }
 
     /// How many VMs it has.
@@ -120,7 +128,8 @@ impl<'a> VpcView<'a> {
     }
 
     fn seen(&self, vm: &'a VmState) -> VmView<'a> {
-        VmView { addresses: &vm.addresses, nc: self.model.nc(vm.nc).address, meter: vm.meter.as_deref() }
+        let (meter, shape) = (vm.meter.as_deref(), vm.shape.as_deref());
+        VmView { addresses: &vm.addresses, nc: self.model.nc(vm.nc).address, meter, shape }
     }
 }
 
@@ -168,6 +177,15 @@ impl Model {
         let (vpc, mac) = self.find_vm(name)?;
         let view = self.view(vpc);
         Some((view, mac, view.vm(mac)?))
+    }
+
+    /// The VMs that are shaped: VPC, MAC address, name.
+    pub fn shaped_vms(&self) -> impl Iterator<Item = (VpcView<'_>, Mac, Name, Shape)> {
+        self.shaped.iter().filter_map(|(id, mac)| {
+            let vm = self.vpc(*id).vms.get(mac)?;
+            let name = self.vm_object(*id, *mac, vm).name();
+            Some((self.view(*id), *mac, name, *vm.shape.as_deref()?))
+        })
     }
 
     /// The VPC and the first IPv4 address of a VM by its name.

@@ -39,7 +39,8 @@ impl OfVpc {
 }
 
 fn vm_spec(mac: Mac, host: &Host) -> VmSpec {
-    let mut spec = VmSpec { mac: mac.0, ipv4: None, ipv6: None, more: Vec::new(), nc: host.vtep, meter: None };
+    let mut spec =
+        VmSpec { mac: mac.0, ipv4: None, ipv6: None, more: Vec::new(), nc: host.vtep, meter: None, shaped: false };
     for address in host.addresses.iter().copied().chain(host.hop_address()) {
         match address {
             IpAddr::V4(a) if spec.ipv4.is_none() => spec.ipv4 = Some(a.to_bits()),

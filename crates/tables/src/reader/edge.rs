@@ -185,6 +185,21 @@ impl Tables {
         self.circuit_in(vm_port_bucket_key(vni, mac), meant).map(VmPort::of)
     }
 
+    /// There are VMs that are shaped.
+    #[inline(always)]
+    pub fn has_shaped_vms(&self) -> bool {
+        self.root.get(root!(shaped_vms)) != 0
+    }
+
+    /// The classes by which a VM is shaped that its entry calls shaped, by its VPC and MAC address: of what it gets, and of what it sends.
+    pub fn vm_classes(&self, vni: Vni, mac: u64) -> Option<(u16, u16)> {
+        const CLASS: u64 = u16::MAX as u64;
+        let wanted = CIRCUIT_VALID | CIRCUIT_VM_CLASS | u64::from(vni) << CIRCUIT_TAGS_SHIFT;
+        let meant = |word: u64, value| word & !CLASS == wanted && value & VM_PORT_MAC == mac;
+        let found = self.circuit_in(vm_port_bucket_key(vni, mac), meant);
+        found.map(|(word, value)| (word as u16, (value >> CIRCUIT_CLASS_SHIFT) as u16))
+    }
+
     /// Whose a frame with these tags is.
     pub fn circuit_by_tags(&self, c: &Circuit) -> CircuitFound {
         let of = |overlay| self.circuit(circuit_by_tags(c.port.number, c.tags[0], overlay));
@@ -195,6 +210,18 @@ impl Tables {
             _ if of(CIRCUIT_CUSTOMER as u16).is_some() => CircuitFound::NoOverlay,
             _ => CircuitFound::NoCustomer,
         }
+    }
+
+    /// [`mac_mark`] of the MAC address that all frames of a circuit come from, 0: it is not looked at.
+    pub fn circuit_sender(&self, c: &Circuit) -> u32 {
+        let found = self.circuit(circuit_by_tags(c.port.number, c.tags[0], c.tags[1]));
+        found.map_or(0, |(word, _)| (word >> CIRCUIT_TAGS_SHIFT) as u32 & ((1 << MAC_MARK_BITS) - 1))
+    }
+
+    /// By what drops of a customer are counted whose overlay is not known. None: nobody knows the customer, either.
+    pub fn customer(&self, port: u8, vid: u16) -> Option<Vni> {
+        self.circuit(circuit_by_tags(port, vid, CIRCUIT_CUSTOMER as u16))?;
+        Some(Vni(DROP_CUSTOMER | u32::from(port) << DROP_CUSTOMER_PORT_SHIFT | u32::from(vid)))
     }
 
     /// The class by which what leaves by a circuit is shaped, 0: it is not.

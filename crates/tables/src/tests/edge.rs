@@ -18,6 +18,7 @@ fn circuit(port: u8, customer: u16, overlay: u16, (vni, line): (u32, u8)) -> Cir
         vni: Vni(vni),
         line,
         ce: 0x0200_0000_ce00 | u64::from(line),
+        sender: 0,
         class: 0,
         gateway: 0,
     }
@@ -142,7 +143,7 @@ fn vm_ports_are_found_both_ways() {
     };
     let all: Vec<VmPortSpec> = (0..VM_PORTS_MAX).map(spec).collect();
     assert!(!t.has_vm_ports() && t.vm_port(IfIndex(100)).is_none());
-    w.set_ports(&[port(0, 3, 2)], &[circuit(0, 1, 1, (7, 0))], &all).unwrap();
+    w.set_ports(&[port(0, 3, 2)], &[circuit(0, 1, 1, (7, 0))], &all, &[]).unwrap();
     for p in &all {
         let found = t.vm_port(p.ifindex).unwrap();
         assert_eq!((found.ifindex, found.mtu, found.vni, found.mac), (p.ifindex, p.mtu, p.vni, p.mac));
@@ -151,11 +152,11 @@ fn vm_ports_are_found_both_ways() {
     assert!(t.has_vm_ports() && t.circuit_by_line(Vni(7), 0).is_some() && t.edge_port(IfIndex(100)).is_none());
     // The same MAC address in another VPC, and an interface that is none.
     assert_eq!((t.vm_port_of(Vni(3), all[0].mac), t.vm_port(IfIndex(99)), t.vm_port(IfIndex(3))), (None, None, None));
-    w.set_ports(&[], &[], &all[1..]).unwrap();
+    w.set_ports(&[], &[], &all[1..], &[]).unwrap();
     assert_eq!((t.vm_port(all[0].ifindex), t.vm_port_of(all[0].vni, all[0].mac)), (None, None));
     assert!(t.vm_port(all[1].ifindex).is_some() && t.is_edge());
     // An index that the table has no room for is left out.
     let far = VmPortSpec { ifindex: IfIndex(1 << 30), ..all[0] };
-    w.set_ports(&[], &[], &[far]).unwrap();
+    w.set_ports(&[], &[], &[far], &[]).unwrap();
     assert!(!t.has_vm_ports() && t.vm_port(far.ifindex).is_none());
 }
