@@ -118,6 +118,7 @@ impl<T> Shaper<T> {
         let g = self.rare[i].group as usize;
         (self.classes[i].slot, self.rare[i].next) = (IN_LIST, NONE);
         let now = self.now;
+        self.rare[i].joined = now;
         let list = &mut self.classes[g].queue;
         list.packets += 1;
         if list.packets == 1 {
@@ -133,14 +134,16 @@ impl<T> Shaper<T> {
     /// The class whose turn it is in a group leaves the list.
     pub(crate) fn take_first(&mut self, g: usize) -> Option<usize> {
         let first = self.classes[g].queue.first;
-        let next = self.rare.get(first as usize)?.next;
+        let Rare { next, joined, .. } = *self.rare.get(first as usize)?;
         let list = &mut self.classes[g].queue;
         list.first = next;
         list.packets -= 1;
         if next == NONE {
             list.last = NONE;
         }
-        self.classes[first as usize].slot = wheel::NOWHERE;
+        let class = &mut self.classes[first as usize];
+        class.slot = wheel::NOWHERE;
+        class.bucket.waited(joined, self.now);
         Some(first as usize)
     }
 

@@ -87,6 +87,8 @@ struct Rare {
     sent_bytes: u64,
     dropped: u64,
     longest: u64,
+    /// Since when it stands in the list of its group.
+    joined: u64,
     /// Its group.
     group: u32,
     /// The next one in the list of its group.
@@ -94,7 +96,7 @@ struct Rare {
 }
 
 impl Rare {
-    const NEW: Rare = Rare { sent: 0, sent_bytes: 0, dropped: 0, longest: 0, group: group::NONE, next: group::NONE };
+    const NEW: Rare = Rare { sent: 0, sent_bytes: 0, dropped: 0, longest: 0, joined: 0, group: group::NONE, next: group::NONE };
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -237,5 +237,5 @@ fn what_waits_in_a_group_can_be_taken_away() {
     assert_eq!(s.clear().len(), 4);
     assert_eq!((s.next(), s.waiting()), (None, (0, 0)));
     s.push(ids[1], 9, 1_000, SECOND).unwrap();
-    assert_eq!(s.pop(SECOND), Some((ids[1], 9)), "and goes on");
+    assert_eq!(s.pop(SECOND + SLOT), Some((ids[1], 9)), "and goes on");
 }

@@ -4,6 +4,7 @@
 
 pub mod connections;
 pub mod layout;
+pub mod site;
 pub mod other;
 
 use lab::plan::Names;
