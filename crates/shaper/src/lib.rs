@@ -96,7 +96,8 @@ struct Rare {
 }
 
 impl Rare {
-    const NEW: Rare = Rare { sent: 0, sent_bytes: 0, dropped: 0, longest: 0, joined: 0, group: group::NONE, next: group::NONE };
+    const NEW: Rare =
+        Rare { sent: 0, sent_bytes: 0, dropped: 0, longest: 0, joined: 0, group: group::NONE, next: group::NONE };
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,8 +4,8 @@
 
 pub mod connections;
 pub mod layout;
-pub mod site;
 pub mod other;
+pub mod site;
 
 use lab::plan::Names;
 use lab::progress::Progress;
