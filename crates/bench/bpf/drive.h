@@ -20,6 +20,9 @@ struct drive_state {
 	__u64 buckets;
 	__u64 salt;
 	__u64 bytes;	/* of each packet, for drive_nat */
+	__u64 lookups;	/* of `complex`, of which each waits for the one before */
+	__u64 branches;	/* that depend on the packet */
+	__u64 states;	/* lines of state that a packet changes */
 };
 
 struct {

@@ -153,4 +153,74 @@ int kernel_hash(struct xdp_md *ctx)
 	return bare_write(ctx, *value, *value >> 32);
 }
 
+struct line {
+	__u64 words[8];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct line);
+} lookup_table SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct line);
+} state_table SEC(".maps");
+
+#define LOOKUPS_MAX 12
+#define BRANCHES_MAX 64
+#define STATES_MAX 8
+
+/*
+ * A program of so many lookups, branches and lines of state; crates/bench/src/complexity.rs has the same in Rust. A lookup is the read of one line
+ * among `buckets`, whose number comes from the line before. A branch goes either way by a bit of the packet. State is a line of its flow.
+ */
+SEC("xdp.frags")
+int complex(struct xdp_md *ctx)
+{
+	__u32 zero = 0, index;
+	struct drive_state *s = bpf_map_lookup_elem(&drive_states, &zero);
+	__u64 key = bare_key(ctx), hash, bits;
+
+	if (!s || !key)
+		return XDP_ABORTED;
+	hash = tunny_hash1(key, s->salt);
+	for (int i = 0; i < LOOKUPS_MAX && i < s->lookups; i++) {
+		index = tunny_bucket_of(hash, s->buckets);
+		struct line *line = bpf_map_lookup_elem(&lookup_table, &index);
+
+		if (!line)
+			return XDP_ABORTED;
+		hash = tunny_hash1(line->words[0] ^ key, s->salt + 1 + i);
+	}
+	bits = tunny_hash1(key ^ hash, s->salt);
+	for (int i = 0; i < BRANCHES_MAX && i < s->branches; i++) {
+		/* What is opaque to the compiler keeps both ways apart. */
+		if (bits >> i & 1) {
+			hash += 0x9e37;
+			asm volatile("" : "+r"(hash));
+		} else {
+			hash ^= hash >> 7;
+			asm volatile("" : "+r"(hash));
+		}
+	}
+	for (int i = 0; i < STATES_MAX && i < s->states; i++) {
+		index = tunny_bucket_of(tunny_hash1(key, s->salt + 64 + i), s->buckets);
+		struct line *line = bpf_map_lookup_elem(&state_table, &index);
+
+		if (!line)
+			return XDP_ABORTED;
+		line->words[0]++;
+		line->words[1] += ctx->data_end - ctx->data;
+		line->words[2] = hash;
+	}
+	return bare_write(ctx, hash, hash >> 32);
+}
+
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -34,6 +34,7 @@ struct traffic_state {
 	__u64 probe_due;
 	__u64 probes; /* so many were sent */
 	__u64 sent_at; /* when the last frame of mix_* was */
+	__u64 arrival_offset; /* where the time of sending stands in the frame that arrives */
 	__u8 last[PACKET_SLOT];
 };
 
@@ -101,7 +102,7 @@ enum renewed { RENEW_NONE, RENEW_SOURCE, RENEW_BOTH };
 
 static __always_inline int generate(struct xdp_md *ctx, int words, int probe, enum renewed renewed)
 {
-	int udp = words == 14 ? 84 : 34;
+	int udp = words == 14 ? 84 : words == 9 ? 42 : 34;
 	__u32 zero = 0;
 	struct traffic_state *s = bpf_map_lookup_elem(&traffic, &zero);
 	__u64 *data = (void *)(long)ctx->data;
@@ -200,6 +201,19 @@ SEC("xdp")
 int probe_plain(struct xdp_md *ctx)
 {
 	return generate(ctx, 8, 1, RENEW_NONE);
+}
+
+/* 72 bytes: a frame with two tags. */
+SEC("xdp")
+int generate_tagged(struct xdp_md *ctx)
+{
+	return generate(ctx, 9, 0, RENEW_NONE);
+}
+
+SEC("xdp")
+int probe_tagged(struct xdp_md *ctx)
+{
+	return generate(ctx, 9, 1, RENEW_NONE);
 }
 
 /*
@@ -382,7 +396,7 @@ int time(struct xdp_md *ctx)
 
 	if (!s || !arrived(ctx, s))
 		return XDP_DROP;
-	__u8 *at = (__u8 *)(long)ctx->data + (s->probe_offset & 127);
+	__u8 *at = (__u8 *)(long)ctx->data + (s->arrival_offset & 127);
 	__u64 sent;
 
 	if (at + 8 > (__u8 *)(long)ctx->data_end)

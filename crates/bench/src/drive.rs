@@ -20,7 +20,7 @@ pub const XDP_TX: u32 = 3;
 /// Packets in the driver's memory.
 pub const PACKETS: usize = 1 << 20;
 /// Words of `struct drive_state`.
-const STATE_WORDS: usize = 6;
+const STATE_WORDS: usize = 9;
 const SALT: u64 = 0x7475_6e6e_7921;
 
 /// The driver, with its packets, and the programs to compare with.
@@ -49,6 +49,20 @@ impl Driver {
     /// Loads it with packets that nothing is compared with.
     pub fn alone(packets: &[u8]) -> Result<Driver, Error> {
         Driver::with(packets, &[])
+    }
+
+    /// Loads it for the program `complex`, with tables of `lines` cache lines.
+    pub fn complex(packets: &[u8], lines: u32) -> Result<Driver, Error> {
+        Driver::with(packets, &[("lookup_table", lines), ("state_table", lines)])
+    }
+
+    /// What `complex` does: lookups among `buckets` lines, branches, lines of state changed.
+    pub fn make_complex(&self, buckets: u32, parts: [u32; 3]) {
+        self.set(3, u64::from(buckets));
+        self.set(4, SALT);
+        for (word, count) in (6..).zip(parts) {
+            self.set(word, u64::from(count));
+        }
     }
 
     fn with(packets: &[u8], sizes: &[(&str, u32)]) -> Result<Driver, Error> {

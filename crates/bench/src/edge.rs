@@ -27,7 +27,7 @@ const XDP_REDIRECT: u32 = 4;
 /// The uplink of whatever runs here.
 const UPLINK: IfIndex = IfIndex(1);
 /// The edge port of the Rust path.
-const EDGE: IfIndex = IfIndex(2);
+pub const EDGE: IfIndex = IfIndex(2);
 
 /// Outer and inner VLAN id of a VPC's circuit.
 fn tags(vpc: u32) -> [u16; 2] {
@@ -35,7 +35,7 @@ fn tags(vpc: u32) -> [u16; 2] {
 }
 
 /// Makes `port` an edge port with a circuit for each VPC, and a route to the site behind it.
-fn make_edge(writer: &mut Writer, workload: &Workload, port: IfIndex) -> Result<(), Error> {
+pub fn make_edge(writer: &mut Writer, workload: &Workload, port: IfIndex) -> Result<(), Error> {
     let site = Route { prefix: Prefix::new_assert(Ipv4Addr::from_bits(SITE).into(), 16), target: Target::Line(0) };
     let tenants = (0..workload.vpcs).map(|vpc| TenantChange {
         vni: Vni(FIRST_VNI + vpc),
@@ -53,6 +53,7 @@ fn make_edge(writer: &mut Writer, workload: &Workload, port: IfIndex) -> Result<
         vni: Vni(FIRST_VNI + vpc),
         line: 0,
         ce: CE,
+        sender: CE,
         sender: CE,
         class: 0,
         gateway: 0,
@@ -72,9 +73,10 @@ fn packets(workload: &Workload, count: usize, seed: u64, write: impl Fn(&mut [u8
     memory
 }
 
-fn to_cloud(workload: &Workload, count: usize, seed: u64) -> Vec<u8> {
+/// Packets of sites to VMs, `bytes` bytes each.
+pub fn to_cloud(workload: &Workload, count: usize, seed: u64, bytes: usize) -> Vec<u8> {
     packets(workload, count, seed, |slot, vm, site, entropy| {
-        write_tagged(slot, CE, tags(vm.vni - FIRST_VNI), site, vm.address, entropy);
+        write_tagged(slot, (CE, tags(vm.vni - FIRST_VNI)), [site, vm.address], entropy, bytes);
     })
 }
 
@@ -149,7 +151,7 @@ pub fn edge_xdp(context: &Context) -> Result<Report, Error> {
     let seed = context.seed;
     let [mut between, mut up, mut down] = [
         Side::new(&workload.packets(PACKETS, 0, seed), local.each_ref(), (FRAME, FRAME), XDP_TX)?,
-        Side::new(&to_cloud(&workload, PACKETS, seed), cloud.each_ref(), (TAGGED, FRAME), XDP_TX)?,
+        Side::new(&to_cloud(&workload, PACKETS, seed, TAGGED), cloud.each_ref(), (TAGGED, FRAME), XDP_TX)?,
         Side::new(&to_site(&workload, PACKETS, seed), site.each_ref(), (FRAME, TAGGED), XDP_REDIRECT)?,
     ];
     cpu::pin(0, cpu::count() - 1).map_err(Error::io("pinning the driver"))?;
@@ -201,7 +203,7 @@ pub fn edge_user(context: &Context) -> Result<Report, Error> {
     let lines = 4 * PACKETS as u32;
     let seed = context.seed;
     let between = workload.packets(PACKETS, 0, seed);
-    let up = to_cloud(&workload, PACKETS, seed);
+    let up = to_cloud(&workload, PACKETS, seed, TAGGED);
     let down = to_site(&workload, PACKETS, seed);
     let sides = |cache: bool| -> Result<[UserRunner; 3], Error> {
         let made = [

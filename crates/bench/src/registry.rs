@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The benches by name. Names stay: results of different versions are compared by them.
 use crate::{
-    agent, chip_model, classify, compact, completion, cores, cpu, delay, drive, edge, fast_slow, filter, filter_change,
-    filter_rules, isolation, latency, load, lookups, masquerade, nat, natshare, netfilter, newconn, ovs_lookup,
-    ovs_trace, peers, placement, region, rule_change, sessions, shaper, split_model, tcp, user, Context, Error, Report,
+    agent, chip_model, classify, compact, completion, complexity, cores, cpu, delay, drive, edge, edge_sizes,
+    fast_slow, filter, filter_change, filter_rules, handoff, isolation, latency, load, lookups, masquerade, nat,
+    natshare, netfilter, newconn, ovs_lookup, ovs_trace, peers, placement, region, rule_change, sessions, shaper,
+    split_model, tcp, user, Context, Error, Report,
 };
 
 /// Which benches run together.
@@ -195,6 +196,27 @@ pub const BENCHES: &[Bench] = &[
         what: "customers' frames with two tags into the cloud on the Rust path, one core, beside packets between VMs",
         group: Group::Own,
         run: edge::edge_user,
+    },
+    Bench {
+        name: "edge-sizes",
+        unit: "ratio",
+        what: "a customer's frame into the cloud on the Rust path by overlay size (1, 1M, 16M) and frame size, as VPN Fig. 5; beside packets between VMs",
+        group: Group::Own,
+        run: edge_sizes::edge_sizes,
+    },
+    Bench {
+        name: "run-to-completion",
+        unit: "ratio",
+        what: "one core that receives and processes customers' frames ÷ a receiving core, a ring and a processing core",
+        group: Group::Own,
+        run: handoff::run_to_completion,
+    },
+    Bench {
+        name: "program-complexity",
+        unit: "percent error",
+        what: "packets a second by lookups, branches and lines of state on XDP and Rust; how far a fitted model is from programs that it has not seen",
+        group: Group::Own,
+        run: complexity::program_complexity,
     },
     Bench {
         name: "tcp-throughput",

@@ -8,9 +8,10 @@
 //! ksoftirqd of its CPU, to which softirq work may overflow) ÷ packets that arrived at the sink.
 use crate::netns::Netns;
 use crate::traffic::{
-    Traffic, BUDGET, GAP, LATENCIES, NEXT, PROBE_OFFSET, RECEIVED, ROUNDS, SAMPLES, SENT, STRANGE, WINDOW_WORD,
+    Traffic, ARRIVAL_OFFSET, BUDGET, GAP, LATENCIES, NEXT, PROBE_OFFSET, RECEIVED, ROUNDS, SAMPLES, SENT, STRANGE,
+    WINDOW_WORD,
 };
-use crate::workload::{FRAME, INNER_FRAME, PACKET_SLOT, ROUTER_MAC, UPLINK_MAC};
+use crate::workload::{FRAME, INNER_FRAME, PACKET_SLOT, ROUTER_MAC, TAGGED, UPLINK_MAC};
 use crate::{cpu, Error};
 use abi::IfIndex;
 use std::os::fd::OwnedFd;
@@ -36,6 +37,8 @@ pub enum Frames {
     Vxlan,
     /// Plain, 64 bytes.
     Plain,
+    /// Two tags, 72 bytes; they arrive as VXLAN.
+    ToCloud,
 }
 
 impl Frames {
@@ -43,23 +46,39 @@ impl Frames {
         match self {
             Frames::Vxlan => FRAME,
             Frames::Plain => INNER_FRAME,
+            Frames::ToCloud => TAGGED,
         }
+    }
+
+    /// How long they are when they arrive.
+    fn arriving(self) -> usize {
+        match self {
+            Frames::Vxlan | Frames::ToCloud => FRAME,
+            Frames::Plain => INNER_FRAME,
+        }
+    }
+
+    /// Where the payload of the inner UDP packet stands in a frame of so many bytes.
+    fn payload(bytes: usize) -> u64 {
+        (bytes - INNER_FRAME + 42) as u64
     }
 
     fn generator(self, ports: Ports) -> &'static str {
         match (self, ports) {
             (Frames::Vxlan, Ports::Kept) => "generate_vxlan",
+            (Frames::ToCloud, Ports::Kept) => "generate_tagged",
             (Frames::Plain, Ports::Kept) => "generate_plain",
             (Frames::Vxlan, Ports::NewSource) => "generate_new_vxlan",
             (Frames::Plain, Ports::NewSource) => "generate_new_plain",
             (Frames::Vxlan, Ports::Both) => "generate_pairs_vxlan",
             (Frames::Plain, Ports::Both) => "generate_pairs_plain",
+            (Frames::ToCloud, _) => unreachable!("no bench opens connections from a site"),
         }
     }
 
-    /// Where the inner (or only) IP header stands.
+    /// Where the inner (or only) IP header stands in what arrives.
     fn ip_offset(self) -> usize {
-        self.bytes() - INNER_FRAME + 14
+        self.arriving() - INNER_FRAME + 14
     }
 }
 
@@ -161,7 +180,8 @@ impl Side {
             gateway_thread: 0,
             threads: vec![],
         };
-        side.word(PROBE_OFFSET).store((frames.bytes() - INNER_FRAME + 42) as u64, Ordering::Relaxed);
+        side.word(PROBE_OFFSET).store(Frames::payload(frames.bytes()), Ordering::Relaxed);
+        side.word(ARRIVAL_OFFSET).store(Frames::payload(frames.arriving()), Ordering::Relaxed);
         Ok(side)
     }
 
@@ -386,6 +406,7 @@ impl Side {
         let name = match self.frames {
             Frames::Vxlan => "probe_vxlan",
             Frames::Plain => "probe_plain",
+            Frames::ToCloud => "probe_tagged",
         };
         let program = self.traffic.program(name)?;
         self.outside.inside(|| {

@@ -2,7 +2,7 @@
 //! Workloads into tables: a commit, an underlay of one router, and the XDP engine on the veth rig.
 use crate::rig::{Frames, Side};
 use crate::workload::{nc_address, Workload, FIRST_VNI, GATEWAY_MAC, ROUTER_MAC, UPLINK_MAC, VTEP};
-use crate::{cpu, Error};
+use crate::{cpu, edge, Error};
 use abi::{IfIndex, Vni};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::OwnedFd;
@@ -151,7 +151,7 @@ pub fn load(writer: &mut Writer, workload: &Workload, ifindex: IfIndex) -> Resul
 /// One router that leads to every NC.
 pub fn underlay(writer: &mut Writer, workload: &Workload, ifindex: IfIndex) -> Result<(), Error> {
     let router = v4(VTEP & !0xff | 254);
-    let spec = NexthopSpec { addr: router, ifindex, dmac: Some(ROUTER_MAC), smac: UPLINK_MAC, mtu: 1500 };
+    let spec = NexthopSpec { addr: router, ifindex, dmac: Some(ROUTER_MAC), smac: UPLINK_MAC, mtu: 9000 };
     let nexthop = writer.set_nexthop(&spec).map_err(Error::io("writing a next hop"))?;
     let group = writer.set_group(None, &[nexthop]).map_err(Error::io("writing a group"))?;
     for nc in 0..workload.ncs {
@@ -162,10 +162,18 @@ pub fn underlay(writer: &mut Writer, workload: &Workload, ifindex: IfIndex) -> R
 
 /// Tunny's XDP path as the gateway of a veth rig, whose name begins with `role`.
 pub fn xdp_gateway(role: &str, workload: &Workload, packets: &[u8]) -> Result<(Side, BpfNode), Error> {
-    let mut side = Side::create(role, Frames::Vxlan, packets)?;
+    xdp_side(role, Frames::Vxlan, workload, packets)
+}
+
+/// The same for any frames. What sites send comes and leaves by the one port.
+pub fn xdp_side(role: &str, frames: Frames, workload: &Workload, packets: &[u8]) -> Result<(Side, BpfNode), Error> {
+    let mut side = Side::create(role, frames, packets)?;
     let ifindex = side.gateway.ifindex(&side.port)?;
     let engine = side.gateway.inside(|| XdpEngine::load().map_err(Error::failed("loading the XDP program")))?;
     let mut node = BpfNode::with(engine, workload, ifindex)?;
+    if frames == Frames::ToCloud {
+        edge::make_edge(&mut node.writer, workload, ifindex)?;
+    }
     let link = side.gateway.inside(|| {
         node.engine.add_port(ifindex).map_err(Error::failed("adding a port"))?;
         Ok(attach_program(node.engine.program(), ifindex, XDP_NATIVE)?)

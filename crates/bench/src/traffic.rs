@@ -24,7 +24,8 @@ pub(crate) const SAMPLES: usize = 10;
 pub(crate) const PROBE_GAP: usize = 12;
 pub(crate) const PROBES: usize = 14;
 pub(crate) const SENT_AT: usize = 15;
-const LAST: usize = 16;
+pub(crate) const ARRIVAL_OFFSET: usize = 16;
+const LAST: usize = 17;
 const STATE_BYTES: usize = LAST * 8 + PACKET_SLOT;
 /// Samples that a sink keeps.
 pub(crate) const LATENCIES: usize = 65_536;

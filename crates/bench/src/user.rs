@@ -47,7 +47,7 @@ impl Run {
 }
 
 /// Runs two workers at the same time, each on a CPU and with packets of its own.
-fn pair(one: &mut UserRunner, other: &mut UserRunner, duration: Duration) -> Result<(Run, Run), Error> {
+pub fn pair(one: &mut UserRunner, other: &mut UserRunner, duration: Duration) -> Result<(Run, Run), Error> {
     std::thread::scope(|scope| {
         let second = scope.spawn(|| other.run(0, duration));
         let first = one.run(1, duration)?;
@@ -167,14 +167,30 @@ pub struct UserRunner {
     /// How long each packet is, and the port by which it comes.
     bytes: usize,
     port: IfIndex,
+    /// What the packets have behind their headers, if it is copied too; where the next one's begins.
+    payload: Option<(Vec<u8>, usize)>,
+}
+
+/// Bytes of a packet that lie in packet memory; of longer ones they are the headers.
+const HEAD: usize = 128;
+/// Payload to copy from: more than any cache has.
+const PAYLOAD: usize = 64 << 20;
+
+/// Bytes of a buffer for frames of `bytes` bytes.
+fn stride(bytes: usize) -> usize {
+    match bytes <= FRAME {
+        true => BUFFER,
+        // An odd number of cache lines, for the same reason.
+        false => ((HEADROOM + bytes).div_ceil(64) | 1) * 64,
+    }
 }
 
 /// Puts packet memory on huge pages, as packet memory of a port is. It is a wish: without them it runs all the same.
-fn huge_pages(memory: &[u8]) {
+pub fn huge_pages<T>(memory: &[T]) {
     const HUGE: usize = 2 << 20;
     const MADV_COLLAPSE: libc::c_int = 25;
     let start = (memory.as_ptr() as usize).next_multiple_of(HUGE);
-    let end = (memory.as_ptr() as usize + memory.len()) / HUGE * HUGE;
+    let end = (memory.as_ptr() as usize + size_of_val(memory)) / HUGE * HUGE;
     if start < end {
         // SAFETY: the range lies inside `memory`; the call changes how it is mapped, not what it holds.
         unsafe { libc::madvise(start as *mut libc::c_void, end - start, MADV_COLLAPSE) };
@@ -193,12 +209,24 @@ impl UserRunner {
             buffers: vec![0; BATCH * BUFFER],
             bytes: FRAME,
             port: IfIndex(1),
+            payload: None,
         }
     }
 
     /// The same with frames of two tags, which come by another port.
     pub fn tagged(self, port: IfIndex) -> UserRunner {
-        UserRunner { bytes: TAGGED, port, ..self }
+        UserRunner { port, ..self }.sized(TAGGED)
+    }
+
+    /// The same with frames of `bytes` bytes. What stands behind their headers is not written, as a card that has put it there would
+    /// leave it to no core.
+    pub fn sized(self, bytes: usize) -> UserRunner {
+        UserRunner { bytes, buffers: vec![0; BATCH * stride(bytes)], ..self }
+    }
+
+    /// The same, and all bytes of each frame are copied, as a port without zero copy does.
+    pub fn copying(self) -> UserRunner {
+        UserRunner { payload: Some((vec![7; PAYLOAD], 0)), ..self }
     }
 
     /// The same with a flow cache of so many lines.
@@ -244,24 +272,33 @@ impl UserRunner {
     fn step<'b>(&mut self, batch: Batch<'_>, run: &mut Run) -> Batch<'b> {
         match self.bytes {
             FRAME => self.step_of::<FRAME>(batch, run),
-            _ => self.step_of::<TAGGED>(batch, run),
+            TAGGED => self.step_of::<TAGGED>(batch, run),
+            ..HEAD => self.step_of::<64>(batch, run),
+            _ => self.step_of::<HEAD>(batch, run),
         }
     }
 
     #[inline(always)]
-    fn step_of<'b, const BYTES: usize>(&mut self, batch: Batch<'_>, run: &mut Run) -> Batch<'b> {
+    fn step_of<'b, const COPIED: usize>(&mut self, batch: Batch<'_>, run: &mut Run) -> Batch<'b> {
         let mut batch = batch.recycle();
         if self.next + BATCH * PACKET_SLOT > self.packets.len() {
             self.next = 0;
         }
         let from = &self.packets[self.next..];
         self.next += BATCH * PACKET_SLOT;
-        for (slot, buffer) in from.chunks_exact(PACKET_SLOT).zip(self.buffers.chunks_exact_mut(BUFFER)) {
+        let bytes = self.bytes;
+        for (slot, buffer) in from.chunks_exact(PACKET_SLOT).zip(self.buffers.chunks_exact_mut(stride(bytes))) {
             // A network card would have put the next batch into the cache meanwhile.
             cpu::prefetch(slot.as_ptr().wrapping_add(BATCH * PACKET_SLOT));
             cpu::prefetch(slot.as_ptr().wrapping_add(BATCH * PACKET_SLOT + 64));
-            buffer[HEADROOM..HEADROOM + BYTES].copy_from_slice(&slot[..BYTES]);
-            let _ = batch.push(Frame::new(buffer, HEADROOM, BYTES, self.port));
+            buffer[HEADROOM..HEADROOM + COPIED].copy_from_slice(&slot[..COPIED]);
+            if let Some((payload, at)) = self.payload.as_mut().filter(|_| bytes > COPIED) {
+                let more = bytes - COPIED;
+                *at = if *at + more > payload.len() { 0 } else { *at };
+                buffer[HEADROOM + COPIED..HEADROOM + bytes].copy_from_slice(&payload[*at..*at + more]);
+                *at += more;
+            }
+            let _ = batch.push(Frame::new(buffer, HEADROOM, bytes, self.port));
         }
         self.gateway.process(&mut batch, node::counters::monotonic_ns());
         for frame in batch.frames() {

@@ -268,9 +268,10 @@ fn write_frame(frame: &mut [u8], from: &Vm, to: u32, entropy: u64) {
 /// Bytes of a frame with two tags.
 pub const TAGGED: usize = INNER_FRAME + 8;
 
-/// Writes the frame that a CE sends to the gateway: [`TAGGED`] bytes, with an outer and an inner tag.
-pub fn write_tagged(frame: &mut [u8], ce: u64, tags: [u16; 2], source: u32, destination: u32, entropy: u64) {
-    write_plain(&mut frame[8..], GATEWAY_MAC, ce, source, destination, entropy);
+/// Writes the headers of the frame that a CE sends to the gateway: `bytes` bytes, with an outer and an inner tag.
+pub fn write_tagged(frame: &mut [u8], (ce, tags): (u64, [u16; 2]), ends: [u32; 2], entropy: u64, bytes: usize) {
+    let port = 1024 + ((entropy >> 16) as u16 >> 1);
+    write_between(&mut frame[8..], [GATEWAY_MAC, ce], [(ends[0], port), (ends[1], 7)], bytes - 8);
     write_ethernet(frame, 0, GATEWAY_MAC, ce);
     for (at, tpid, vlan) in [(12, 0x88a8u16, tags[0]), (16, 0x8100, tags[1])] {
         put(frame, at, &tpid.to_be_bytes());

@@ -3,8 +3,9 @@
 //!
 //! Nearly every packet has the same shape: unfragmented IPv4 without options in VXLAN over IPv4, from a
 //! known NC, to a VM whose route its VM-NC entry proves, in the same VPC or in a peer, on an IPv4 NC whose next hop is ready,
-//! with nothing to meter. For these the path is a few comparisons and stores, and what costs is the number of instructions and
-//! of cache lines. So they are treated here, with little more than a cache line of state each.
+//! with nothing to meter; and the same from a customer, behind the tags of an edge port in place of the tunnel. For these the path is a
+//! few comparisons and stores, and what costs is the number of instructions and of cache lines. So they are treated here, with little more
+//! than a cache line of state each.
 //!
 //! **The property it keeps:** until the last step, where nothing can go wrong any more, it changes and counts nothing. A
 //! packet that turns out to be uncommon anywhere is left as it came and takes the stages from the beginning, which alone
@@ -13,11 +14,11 @@
 //!
 //! # How a batch flows
 //! In blocks of [`BLOCK`] packets, in passes over what is left of a block:
-//! 1. *parse*: the shape; the line of the packet's flow begins to load.
+//! 1. *parse*: the shape, and what a customer's tags stand for; the line of the packet's flow begins to load.
 //! 2. *lines*, with a flow cache: a line that holds sends its packet on, whose counters begin to load; then these are counted.
 //! 3. *look up*: the lines of the first tables begin to load.
-//! 4. *VPC*: VPC, sender and destination; then the other steps, each a pass, until all are sent or left to the stages: a chained bucket,
-//!    a route tree, a peer, and the last one, which notes the flow.
+//! 4. *VPC*: VPC, sender and destination; then the other steps, each a pass, until all are sent or left to the stages: the route to a
+//!    customer's source, a chained bucket, a route tree, a peer, and the last one, which notes the flow.
 //!
 //! Each pass asks for the lines that the next one reads, so that as many are under way as packets are left. With a pass for each step there is
 //! little for the compiler to keep in registers.
@@ -25,10 +26,11 @@
 //! What it costs: an uncommon packet is looked at twice.
 
 use abi::*;
-use tables::{Tables, Tables4, VmEntry, Walk};
+use tables::{Circuit, CircuitFound, EdgePort, Tables, Tables4, VmEntry, Walk};
 use wire::{be, checksum, ethernet, ipv4, protocol, udp, vxlan};
 
 use crate::flow_cache::{Key, Known, Places};
+use crate::framing::qinq;
 use crate::framing::vxlan::{encapsulate_v4, udp_checksum_ok, Outer};
 use crate::packet::{Addr, Packet};
 use crate::record::Recorder;
@@ -45,6 +47,8 @@ const INNER_IP: usize = INNER + ethernet::HEADER_LEN;
 const PORTS: usize = INNER_IP + ipv4::HEADER_LEN;
 /// Bytes that are looked at.
 const HEAD: usize = PORTS + 4;
+/// The same from where a frame begins that is in no tunnel.
+const INNER_HEAD: usize = HEAD - INNER;
 
 /// Frames ahead of the one being parsed whose headers are fetched.
 const FETCH: usize = 6;
@@ -58,6 +62,8 @@ enum Next {
     Stages,
     /// Nothing any more: it is sent.
     Sent,
+    /// Lines of the route to its source are being loaded.
+    Source,
     /// The next bucket of a chain is being loaded.
     Chain,
     /// A line of its VPC's route tree is.
@@ -77,7 +83,7 @@ pub(crate) struct FastPacket {
     mac: u64,
     gateway_mac: u64,
     next: Next,
-    /// The NC that sent it, as in the packet.
+    /// The NC that sent it, as in the packet; of a customer's frame FLOW_EDGE, the port's number and the VPC.
     sender: u32,
     /// The VPC's ROUTE_ROOT.
     root: u32,
@@ -98,6 +104,8 @@ pub(crate) struct FastPacket {
     /// Id of the NC.
     nc: NcId,
     inner_len: u16,
+    /// Where the inner frame begins; of a customer's, but for its MAC addresses, which are in front of the tags.
+    at: u8,
     /// DSCP and ECN of the outer and the inner header as received, and the ECN that results.
     outer_tos: u8,
     inner_tos: u8,
@@ -127,12 +135,40 @@ impl FastPacket {
         vm: VmId(0),
         nc: NcId(0),
         inner_len: 0,
+        at: 0,
         outer_tos: 0,
         inner_tos: 0,
         ecn: 0,
         ttl: 0,
         last: false,
     };
+
+    /// It came by an edge port.
+    #[inline(always)]
+    fn is_customers(&self) -> bool {
+        u32::from_be(self.sender) >= FLOW_EDGE
+    }
+}
+
+/// What comes by a port. What a customer or a VM sends is no tunnel, whatever it looks like.
+#[derive(Clone, Copy)]
+enum Port {
+    /// Tunnels.
+    Uplink,
+    /// Frames of customers; its number.
+    Edge(u8),
+    /// Frames of a VM.
+    Vm,
+}
+
+impl Port {
+    fn of<R: Recorder>(w: &Work<'_, R>, ifindex: IfIndex) -> Port {
+        match w.edge_port(ifindex) {
+            Some(port) => Port::Edge(port.number),
+            None if w.vm_port(ifindex).is_some() => Port::Vm,
+            None => Port::Uplink,
+        }
+    }
 }
 
 /// Places of packets in a block.
@@ -271,12 +307,23 @@ fn parse_all<R: Recorder>(w: &mut Work<'_, R>, block: &mut [FastPacket], frames:
     // Opaque to the compiler, which otherwise turns the constant masks into many narrow comparisons.
     let template = std::hint::black_box(Template::new(s));
     frames.iter().take(FETCH).for_each(|f| w.prefetch_frame(f));
+    // Most packets come by the port of the one before.
+    let mut port = (IfIndex(0), Port::Uplink);
     for (i, (l, f)) in block.iter_mut().zip(frames).enumerate() {
         if let Some(next) = frames.get(i + FETCH) {
             w.prefetch_frame(next);
         }
         l.next = Next::Stages;
-        let parsed = w.is_uplink(f.ifindex) && parse(f.data(), s, &template, l);
+        if s.edge && port.0 != f.ifindex {
+            port = (f.ifindex, Port::of(w, f.ifindex));
+        }
+        let parsed = match port.1 {
+            Port::Uplink => parse(f.data(), s, &template, l),
+            Port::Edge(number) => {
+                edge_port(w.tables, number, f).is_some_and(|port| parse_customers(w, f.data(), port, l))
+            }
+            Port::Vm => false,
+        };
         if let (true, Some(flows)) = (parsed, &w.flows) {
             l.places = flows.cache.places(l.key);
         }
@@ -315,6 +362,7 @@ fn further<R: Recorder>(
         let (Some(l), Some(f)) = (block.get_mut(i), frames.get_mut(i)) else { return false };
         l.next = match l.next {
             Next::Send => send(w, at, l, f),
+            Next::Source => source(w, at, l),
             Next::Chain => find(w, at, l),
             Next::Tree => tree(w, at, l),
             Next::Peer => peer(w, at, l),
@@ -343,6 +391,7 @@ fn parse(data: &[u8], s: &Settings, template: &Template, l: &mut FastPacket) -> 
         || checksum::sum_ipv4_header(outer) != 0xffff
         || checksum::sum_ipv4_header(inner) != 0xffff
         || be::u16(h, TUNNEL + 6) != 0 && !datagram_ok(&data[TUNNEL..TUNNEL + udp_len], s, outer_ip.src())
+        || outer_ip.src() >= FLOW_EDGE
     {
         return false;
     }
@@ -352,19 +401,83 @@ fn parse(data: &[u8], s: &Settings, template: &Template, l: &mut FastPacket) -> 
         let Some(ecn) = decapsulated_ecn(outer_tos & 3, inner_tos & 3) else { return false };
         l.ecn = ecn;
     }
-    let proto = inner_ip.protocol();
-    let ports = if has_ports(proto) { be::u32(h, PORTS) } else { 0 };
     l.vni = Vni(be::u32(h, INNER - 4) >> 8);
-    l.key = Key {
-        addresses: word(h, INNER_IP + 12),
-        rest: u64::from(l.vni) << FLOW_VNI_SHIFT | u64::from(proto) << FLOW_PROTOCOL_SHIFT | u64::from(ports),
-    };
+    l.key = key(inner, be::u32(h, PORTS), l.vni.0);
     l.sender = outer_ip.src().to_be();
     l.inner_len = (udp_len - (INNER - TUNNEL)) as u16;
+    l.at = INNER as u8;
     l.outer_tos = outer_tos;
     l.inner_tos = inner_tos;
     l.ttl = inner_ip.ttl();
     true
+}
+
+/// The key of an IPv4 packet, behind whose header these four bytes are. `vni`: what stands in place of it, too.
+#[inline(always)]
+fn key(ip: &[u8; ipv4::HEADER_LEN], ports: u32, vni: u32) -> Key {
+    let proto = ipv4::Packet::new_unchecked(ip).protocol();
+    let ports = if has_ports(proto) { ports } else { 0 };
+    Key {
+        addresses: word(ip, 12),
+        rest: u64::from(vni) << FLOW_VNI_SHIFT | u64::from(proto) << FLOW_PROTOCOL_SHIFT | u64::from(ports),
+    }
+}
+
+/// The edge port of a number, as long as it is here, stays what it is, and a frame came by it.
+#[inline(always)]
+fn edge_port(tables: &Tables, number: u8, f: &Frame<'_>) -> Option<EdgePort> {
+    tables.edge_port_numbered(number).filter(|p| !p.changes && !p.elsewhere && p.ifindex == f.ifindex)
+}
+
+/// Recognises the shape behind the tags of an edge port, and what these stand for.
+#[inline(always)]
+fn parse_customers<R: Recorder>(w: &Work<'_, R>, data: &[u8], port: EdgePort, l: &mut FastPacket) -> bool {
+    let (at, mut circuit) = (qinq::tags_len(&port), Circuit { port, ..Circuit::default() });
+    let Some(h) = data.get(at..).and_then(|h| h.first_chunk::<INNER_HEAD>()) else { return false };
+    let Some(ip) = h[ethernet::HEADER_LEN..].first_chunk::<{ ipv4::HEADER_LEN }>() else { return false };
+    let packet = ipv4::Packet::new_unchecked(ip);
+    let (total, bytes) = (packet.total_len(), data.len() - at);
+    // EtherType, version and length of the header; fragments; group bits of both MAC addresses.
+    let odd = be::u16(h, ethernet::HEADER_LEN - 2) ^ 0x0800
+        | u16::from(ip[0]) ^ 0x45
+        | be::u16(ip, 6) & 0x3fff
+        | u16::from((data[0] | data[6]) & 1);
+    if odd != 0
+        || total > bytes - ethernet::HEADER_LEN
+        || total < ipv4::HEADER_LEN + 4
+        || bytes > usize::from(u16::MAX)
+        || checksum::sum_ipv4_header(ip) != 0xffff
+        || qinq::tags(&port, data, &mut circuit.tags).is_err()
+    {
+        return false;
+    }
+    l.key = key(ip, be::u32(h, INNER_HEAD - 4), circuit.number() & 0xff_ffff);
+    l.inner_len = bytes as u16;
+    l.at = at as u8;
+    // No header around it says anything else.
+    (l.outer_tos, l.inner_tos, l.ecn) = (packet.tos(), packet.tos(), packet.tos() & 3);
+    l.ttl = packet.ttl();
+    customers_vpc(w, &circuit, be::mac(data, 6), l)
+}
+
+/// The VPC of a customer's frame, and with a flow cache its versions. These are read by the VPC that the tags stood for, so what they stand for
+/// is asked once more.
+#[inline(always)]
+fn customers_vpc<R: Recorder>(w: &Work<'_, R>, circuit: &Circuit, source: u64, l: &mut FastPacket) -> bool {
+    let dst = l.key.dst();
+    let vpc = || match w.tables.circuit_by_tags(circuit) {
+        // A packet for the gateway may be for the routing daemon behind the circuit.
+        CircuitFound::Vpc(found) if found.admits(source) && (found.gateway == 0 || found.gateway != dst) => {
+            Some(found.vni)
+        }
+        _ => None,
+    };
+    let Some(vni) = vpc() else { return false };
+    l.vni = vni;
+    l.sender = (FLOW_EDGE | u32::from(circuit.port.number) << 24 | vni.0).to_be();
+    let Some(flows) = &w.flows else { return true };
+    l.versions = flows.versions.sum(vni, dst);
+    vpc() == Some(vni)
 }
 
 /// The checksum of the outer UDP datagram, which most have not, but those of Linux have.
@@ -389,8 +502,10 @@ fn look_up<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> bo
     if !forwardable(l, &w.settings) {
         return false;
     }
+    if !l.is_customers() {
+        l.member = w.tables.member4_line(at, l.vni, u32::from_be(l.sender));
+    }
     l.bucket = w.tables.tenant_line(at, l.vni);
-    l.member = w.tables.member4_line(at, l.vni, u32::from_be(l.sender));
     l.line = w.tables.vm4_line(at, l.vni, l.key.dst());
     true
 }
@@ -406,8 +521,11 @@ fn forwardable(l: &FastPacket, s: &Settings) -> bool {
 #[inline(always)]
 fn line<R: Recorder>(w: &mut Work<'_, R>, l: &mut FastPacket, f: &mut Frame<'_>) -> bool {
     let Some(flows) = &mut w.flows else { return false };
-    l.versions = flows.versions.sum(l.vni, l.key.dst());
-    let Some(known) = flows.known(l.places, l.key, l.sender, l.versions).filter(|_| l.ttl > 1) else { return false };
+    if !l.is_customers() {
+        l.versions = flows.versions.sum(l.vni, l.key.dst());
+    }
+    let known = flows.known(l.places, l.key, (l.sender, l.vni), l.versions);
+    let Some(known) = known.filter(|_| l.ttl > 1) else { return false };
     let Some(bytes) = leave(w.tables, &w.settings, l, f, &known, u64::from(known.port)) else { return false };
     flows.hit();
     w.sent.packets += 1;
@@ -430,7 +548,7 @@ fn vpc<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> bool {
     if w.settings.shaped && tables.policy(&tenant) & POLICY_SHAPED != 0 {
         return false;
     }
-    if !tables.may_send4_from(l.member, l.vni, u32::from_be(l.sender)) {
+    if !l.is_customers() && !tables.may_send4_from(l.member, l.vni, u32::from_be(l.sender)) {
         return false;
     }
     (l.tenant, l.gateway_mac, l.root) = (tenant.id(), tenant.gateway_mac(), tenant.root4());
@@ -438,8 +556,31 @@ fn vpc<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> bool {
     l.last = tenant.key & TENANT_NAT != 0 && w.sessions.is_some();
     l.cell = tables.slot_cell_line(l.tenant, w.cells);
     tables.prefetch_line(l.cell);
-    l.next = find(w, at, l);
+    l.next = match l.is_customers() {
+        true => walk(w, l, Next::Source),
+        false => find(w, at, l),
+    };
     l.next != Next::Stages
+}
+
+/// Begins to load the VPC's route tree for a step.
+#[inline(always)]
+fn walk<R: Recorder>(w: &Work<'_, R>, l: &mut FastPacket, next: Next) -> Next {
+    let Some(walk) = Walk::begin(l.root) else { return Next::Stages };
+    w.tables.prefetch_line(walk.line());
+    w.tables.prefetch_line(walk.second_line());
+    l.walk = walk;
+    next
+}
+
+/// A line of the route to a customer's source, which must have scope line ([`qinq::check_source`]).
+#[inline(always)]
+fn source<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> Next {
+    match w.tables.step4(&mut l.walk, l.key.src()) {
+        None => Next::Source,
+        Some(value) if value >> VALUE_SCOPE_SHIFT == SCOPE_LINE => find(w, at, l),
+        Some(_) => Next::Stages,
+    }
 }
 
 /// A bucket of the VM-NC table: the entry, or where to look for it.
@@ -448,12 +589,7 @@ fn find<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> Next 
     match w.tables.vm4_lasting(at, l.line, l.vni, l.key.dst()) {
         Ok(vm) => found(w, l, vm),
         Err(LineNo(0)) if l.last => Next::Stages,
-        Err(LineNo(0)) => Walk::begin(l.root).map_or(Next::Stages, |walk| {
-            w.tables.prefetch_line(walk.line());
-            w.tables.prefetch_line(walk.second_line());
-            l.walk = walk;
-            Next::Tree
-        }),
+        Err(LineNo(0)) => walk(w, l, Next::Tree),
         Err(line) => {
             w.tables.prefetch_line(line);
             l.line = line;
@@ -544,8 +680,8 @@ fn count<R: Recorder>(w: &Work<'_, R>, l: &mut FastPacket, f: &Frame<'_>) {
 #[inline(always)]
 fn leave(tables: &Tables, s: &Settings, l: &FastPacket, f: &mut Frame<'_>, known: &Known, flow: u64) -> Option<u64> {
     let nexthop = tables.nexthop(known.nexthop);
-    let at = f.offset as usize + INNER;
-    let packet = f.buffer.get_mut(at - INNER..).and_then(|b| b.first_chunk_mut::<HEAD>())?;
+    let at = f.offset as usize + usize::from(l.at);
+    let packet = f.buffer.get_mut(at.checked_sub(INNER)?..).and_then(|b| b.first_chunk_mut::<HEAD>())?;
     if !nexthop.ready || l.inner_len as usize + INNER - OUTER > nexthop.mtu as usize {
         return None;
     }
@@ -566,6 +702,7 @@ fn leave(tables: &Tables, s: &Settings, l: &FastPacket, f: &mut Frame<'_>, known
     if let Some(head) = tunnel.first_chunk_mut() {
         encapsulate_v4(head, l.inner_len as usize, &outer, s);
     }
+    f.offset = (at - INNER) as u32;
     f.len = INNER as u32 + l.inner_len as u32;
     f.verdict = Verdict::Forward { ifindex: nexthop.ifindex };
     Some(f.len as u64)

@@ -36,12 +36,6 @@ impl Key {
         u32::from_be((self.addresses >> 32) as u32)
     }
 
-    /// VNI as it came.
-    #[inline(always)]
-    pub fn vni(self) -> Vni {
-        Vni((self.rest >> FLOW_VNI_SHIFT) as u32)
-    }
-
     /// Hash of the flow as it is on the wire.
     #[inline(always)]
     pub fn flow_hash(self) -> u64 {
@@ -196,13 +190,13 @@ impl<'w> Flows<'w> {
         Flows { cache, versions: tables.flow_versions(), hits: 0, fills: 0, evictions: 0 }
     }
 
-    /// What is known of a flow whose packet comes from this NC (as in the packet), if it still holds. `versions` are those of the
-    /// packet's VPC and destination.
+    /// What is known of a flow whose packet comes from this NC (as in the packet) in this VPC, if it still holds. `versions` are those of
+    /// the VPC and the destination.
     #[inline(always)]
-    pub fn known(&self, at: Places, key: Key, sender: u32, versions: u64) -> Option<Known> {
+    pub fn known(&self, at: Places, key: Key, (sender, vni): (u32, Vni), versions: u64) -> Option<Known> {
         let line = self.cache.find(at, key)?;
         let (known, mut versions) = (Known::of(line), versions);
-        if known.vni != key.vni() {
+        if known.vni != vni {
             versions = versions.wrapping_add(self.versions.more(known.vni, key.dst()));
         }
         (line.versions << 16 >> 16 == versions && line.sender == sender).then_some(known)

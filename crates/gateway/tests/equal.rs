@@ -207,6 +207,108 @@ fn short_cut_equals_stages_whichever_bit_is_turned() {
     }
 }
 
+/// A site.
+const SITE: u32 = 0x0e00_0007;
+
+/// Customers' frames, good ones and others.
+fn from_customers() -> Vec<Vec<u8>> {
+    let udp = |src, dst| udp_v4(src, dst, &[1; 30]);
+    let with = |edit: fn(&mut Vec<u8>)| {
+        let mut frame = customers([10, 20], 1, &udp(SITE, B));
+        edit(&mut frame);
+        mend(&mut frame);
+        frame
+    };
+    vec![
+        customers([10, 20], 1, &udp(SITE, B)),
+        customers([10, 20], 2, &udp(SITE + 1, A)),
+        customers([10, 20], 1, &udp(SITE, C)),
+        customers([10, 20], 1, &udp(SITE, B + 9)),
+        customers([10, 20], 1, &udp(SITE, SITE + 5)),
+        customers([10, 20], 1, &udp(SITE, GW)),
+        customers([10, 20], 1, &echo_v4(SITE, GW)),
+        customers([10, 20], 1, &udp(A, B)),
+        customers([10, 20], 1, &udp(0x0c00_0001, B)),
+        customers([10, 21], 1, &udp(SITE, B)),
+        customers([11, 20], 1, &udp(SITE, B)),
+        customers([10, 20], 1, &udp_v4(SITE, B, &[1; 1560])),
+        with(|f| f[30] = 1),
+        with(|f| f[30] = 2),
+        with(|f| f[23] = 3),
+        with(|f| f[23] = 0xfd),
+        with(|f| f[29] = 1),
+        with(|f| f.extend([0; 30])),
+        customers([10, 20], 1, &arp_request(0x02ce_0000_0001, SITE, GW)[14..]),
+        red_v4(B),
+        red_v4(C),
+    ]
+}
+
+/// The checksum of the IPv4 header behind two tags.
+fn mend(frame: &mut [u8]) {
+    if let Some(ip) = frame.get_mut(22..).filter(|ip| ip.len() >= 20 && ip[0] & 15 == 5) {
+        wire::ipv4::Packet::new_unchecked(ip).fill_checksum();
+    }
+}
+
+/// Customers' frames: each bit turned, with the checksum as it was and mended; random faults in batches of both kinds.
+#[test]
+fn short_cut_equals_stages_for_customers() {
+    let seed = std::env::var("TUNNY_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
+    println!("seed {seed}");
+    let mut r = ChaCha8Rng::seed_from_u64(seed);
+    let good = from_customers();
+    let mut frames = good.clone();
+    for (at, bit) in (0..50).flat_map(|at| (0..8).map(move |bit| (at, bit))) {
+        let mut frame = good[at % 3].clone();
+        frame[at] ^= 1 << bit;
+        frames.push(frame.clone());
+        mend(&mut frame);
+        frames.push(frame);
+    }
+    for _ in 0..20_000 {
+        let mut frame = good[r.random_range(0..good.len())].clone();
+        for _ in 0..r.random_range(0..3) {
+            match r.random_range(0..6) {
+                0 => frame.truncate(r.random_range(0..frame.len() + 1)),
+                1 => frame.extend(vec![0; r.random_range(0..40)]),
+                _ if frame.is_empty() => (),
+                _ => {
+                    let at = r.random_range(0..frame.len().min(60));
+                    frame[at] ^= 1 << r.random_range(0..8);
+                }
+            }
+        }
+        if r.random_bool(0.5) && port_of(&frame) == EDGE {
+            mend(&mut frame);
+        }
+        frames.push(frame);
+    }
+    for options in [
+        OPT_SOURCE_STRICT | OPT_ICMP,
+        OPT_SOURCE_STRICT | OPT_DSCP_UNIFORM | 0x15 << OPT_DSCP_SHIFT,
+        OPT_SOURCE_STRICT | OPT_ECN_OFF,
+    ] {
+        let edge = || {
+            let mut rig = Rig::with_options(options);
+            set_edge(&mut rig.writer, RED, EDGE);
+            rig
+        };
+        let (mut short, mut long) = (edge(), edge());
+        let mut forwarded = 0;
+        for batch in frames.chunks(BATCH_MAX) {
+            let (a, b) = (short.send_all(batch, &mut NoRecorder), long.send_all(batch, &mut Trace::default()));
+            for ((x, y), frame) in a.iter().zip(&b).zip(batch) {
+                assert_eq!(x, y, "options {options:#x}: {frame:02x?}");
+                forwarded += usize::from(matches!(x.verdict, gateway::Verdict::Forward { ifindex: PORT }));
+            }
+        }
+        assert!(forwarded > 4000, "the test forwards little: {forwarded}");
+        assert_eq!(short.stats().drops, long.stats().drops);
+        assert_eq!(short.gateway.tables().vm_count(VmId(1)), long.gateway.tables().vm_count(VmId(1)));
+    }
+}
+
 /// TOS of both headers, all pairs of DSCP edges and ECN, under every treatment of them.
 #[test]
 fn short_cut_equals_stages_for_every_dscp_and_ecn() {

@@ -5,7 +5,7 @@
 //! The frame stays as it came until it is rewritten, so that it can be kept or handed on: its tags stand between its MAC addresses and what the
 //! stages see. Who wants the addresses takes [`Packet::macs`].
 
-use abi::{mac_mark, DropReason, IfIndex, Mac, Stage, SCOPE_LINE, VALUE_SCOPE_SHIFT};
+use abi::{DropReason, IfIndex, Mac, Stage, SCOPE_LINE, VALUE_SCOPE_SHIFT};
 use tables::{Circuit, CircuitFound, EdgePort, NexthopView, Tables};
 use wire::{be, ethernet, ethernet::ethertype};
 
@@ -38,22 +38,20 @@ pub(crate) fn decapsulate(tables: &Tables, port: EdgePort, data: &[u8], p: &mut 
     if let Err(reason) = tags(&port, data, &mut circuit.tags) {
         return Err(of_customer(tables, &circuit, p, reason));
     }
-    let gateway = match tables.circuit_by_tags(&circuit) {
-        CircuitFound::Vpc(vni, gateway) => {
-            p.vni = vni;
-            gateway
-        }
+    let found = match tables.circuit_by_tags(&circuit) {
+        CircuitFound::Vpc(found) => found,
         CircuitFound::NoOverlay => return Err(of_customer(tables, &circuit, p, DropReason::EdgeOverlayUnknown)),
         CircuitFound::NoCustomer => return Err(DropReason::EdgeCustomerUnknown.into()),
     };
+    p.vni = found.vni;
     p.inner = tags_len(&port) as u16;
     p.inner_len = (data.len() - usize::from(p.inner)).min(usize::from(u16::MAX)) as u16;
     // Nothing is around the packet that could say anything else than it says itself.
     p.outer_tos = 0;
-    let (mark, src) = (tables.circuit_sender(&circuit), ethernet::Frame::new_unchecked(head).src());
-    p.strange = mark != 0 && mark != mac_mark(src);
+    p.strange = !found.admits(ethernet::Frame::new_unchecked(head).src());
     p.came = Some(circuit);
-    p.control = gateway != 0 && is_control(data.get(usize::from(p.inner)..).unwrap_or(&[]), gateway, Towards::Daemon);
+    let behind = data.get(usize::from(p.inner)..).unwrap_or(&[]);
+    p.control = found.gateway != 0 && is_control(behind, found.gateway, Towards::Daemon);
     Ok(())
 }
 
@@ -68,7 +66,7 @@ fn of_customer(tables: &Tables, c: &Circuit, p: &mut Packet, reason: DropReason)
 }
 
 /// The VLAN ids of a frame that has the tags of its port; those that were read before what is wrong, too.
-fn tags(port: &EdgePort, data: &[u8], vids: &mut [u16; 2]) -> Result<(), DropReason> {
+pub(crate) fn tags(port: &EdgePort, data: &[u8], vids: &mut [u16; 2]) -> Result<(), DropReason> {
     let mut at = MACS;
     for (i, vid) in vids.iter_mut().enumerate().take(usize::from(port.tags)) {
         let kind = be::u16(data, at);
@@ -100,6 +98,7 @@ fn is_tag(kind: u16) -> bool {
 }
 
 /// Bytes of the tags of a port's frames.
+#[inline(always)]
 pub(crate) fn tags_len(port: &EdgePort) -> usize {
     TAG * usize::from(port.tags)
 }

@@ -84,10 +84,4 @@ impl<R: Recorder> Work<'_, R> {
             false => None,
         }
     }
-
-    /// By an uplink come tunnels. What a customer or a VM sends is none, whatever it looks like.
-    #[inline(always)]
-    pub fn is_uplink(&self, ifindex: IfIndex) -> bool {
-        self.edge_port(ifindex).is_none() && self.vm_port(ifindex).is_none()
-    }
 }

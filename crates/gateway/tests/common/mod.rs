@@ -7,12 +7,14 @@ use gateway::{Batch, Frame, Gateway, NoRecorder, Recorder, Unresolved, Verdict, 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use tables::{
-    options_word, Commit, GatewaySettings, HeapMemory, MeterSpec, NexthopSpec, Prefix, RateLimit, Route, RoutesChange,
-    Target, TenantChange, TenantSettings, VmSpec, Writer, WriterOptions,
+    options_word, CircuitSpec, Commit, EdgePortSpec, GatewaySettings, HeapMemory, MeterSpec, NexthopSpec, Prefix,
+    RateLimit, Route, RoutesChange, Target, TenantChange, TenantSettings, VmSpec, Writer, WriterOptions,
 };
 use wire::{arp, checksum, ethernet, icmpv4, icmpv6, ipv4, ipv6, nd, protocol, udp, vxlan};
 
 pub const PORT: IfIndex = IfIndex(7);
+/// A port towards customers, if the rig is an edge.
+pub const EDGE: IfIndex = IfIndex(8);
 pub const GATEWAY_MAC: u64 = 0x0200_0000_0001;
 pub const UPLINK_MAC: u64 = 0x0200_0000_00aa;
 pub const NEIGHBOUR_MAC: u64 = 0x0200_0000_00bb;
@@ -218,7 +220,7 @@ impl Rig {
         let before = self.stats();
         let mut batch = Batch::new();
         for (buffer, frame) in buffers.iter_mut().zip(frames) {
-            batch.push(Frame::new(buffer, HEADROOM, frame.len(), PORT)).unwrap();
+            batch.push(Frame::new(buffer, HEADROOM, frame.len(), port_of(frame))).unwrap();
         }
         self.gateway.process_recorded(&mut batch, self.now, recorder);
         let mut seen: Vec<Seen> = batch
@@ -227,7 +229,7 @@ impl Rig {
             .map(|f| Seen { verdict: f.verdict, data: f.data().to_vec(), generated: Vec::new() })
             .collect();
         for g in &batch.output.generated {
-            assert_eq!(g.ifindex, PORT);
+            assert!([PORT, EDGE].contains(&g.ifindex));
             seen[g.cause].generated.push(g.data.clone());
         }
         self.unresolved = batch.output.unresolved.clone();
@@ -244,6 +246,37 @@ impl Rig {
         self.gateway.process(&mut batch, self.now);
         batch.frames()[0].verdict
     }
+}
+
+/// The first octet of what a customer sends here.
+const CUSTOMERS: u8 = 0x06;
+
+/// By which port a frame comes.
+pub fn port_of(frame: &[u8]) -> IfIndex {
+    match frame.first() {
+        Some(&CUSTOMERS) => EDGE,
+        _ => PORT,
+    }
+}
+
+/// A customer's frame with two tags, from a site in 14.0.0.0/8.
+pub fn customers(tags: [u16; 2], source: u32, packet: &[u8]) -> Vec<u8> {
+    let mut frame = vec![CUSTOMERS, 0, 0, 0, 0, 1, 0x02, 0xce, 0, 0, 0, source as u8];
+    for (tpid, vid) in [(0x88a8u16, tags[0]), (0x8100, tags[1])] {
+        frame.extend(tpid.to_be_bytes());
+        frame.extend(vid.to_be_bytes());
+    }
+    frame.extend([8, 0]);
+    frame.extend(packet);
+    frame
+}
+
+/// Makes the rig's tables an edge: one port with two tags, and one customer, whose overlay 20 is VPC `vni`.
+pub fn set_edge(writer: &mut Writer, vni: Vni, ifindex: IfIndex) {
+    let port = EdgePortSpec { number: 5, ifindex, mtu: 1500, tags: 2, tpids: [0x88a8, 0x8100], tun: false, at: None };
+    let (ce, customer) = (0x02ce_0000_0001, 10);
+    let circuit = CircuitSpec { port: 5, customer, overlay: 20, vni, line: 0, ce, sender: ce, class: 0, gateway: GW };
+    writer.set_edge(&[port], &[circuit]).unwrap();
 }
 
 /// In + generated = forwarded + answered + passed + dropped, and each counter is what was seen.

@@ -85,11 +85,30 @@ pub(crate) fn vm_port_bucket_key(vni: Vni, mac: u64) -> u64 {
     u64::from(vni) << 40 ^ mac
 }
 
+/// What is known of the circuit that a frame came by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CircuitVpc {
+    /// The VPC.
+    pub vni: Vni,
+    /// The gateway's IPv4 address on the circuit, 0 if no routing daemon is there.
+    pub gateway: u32,
+    /// [`mac_mark`] of the MAC address that all of its frames come from, 0: it is not looked at.
+    pub(crate) sender: u32,
+}
+
+impl CircuitVpc {
+    /// Whether a frame may come from a MAC address.
+    #[inline(always)]
+    pub fn admits(&self, mac: u64) -> bool {
+        self.sender == 0 || self.sender == mac_mark(mac)
+    }
+}
+
 /// What the tags of a frame lead to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CircuitFound {
-    /// A VPC; and the gateway's IPv4 address on the circuit, 0 if no routing daemon is there.
-    Vpc(Vni, u32),
+    /// A circuit of a VPC.
+    Vpc(CircuitVpc),
     /// No overlay of this customer.
     NoOverlay,
     /// Nobody's circuit.
@@ -125,7 +144,9 @@ impl Tables {
         self.edge_port_numbered(i as u8)
     }
 
-    fn edge_port_numbered(&self, number: u8) -> Option<EdgePort> {
+    /// The edge port of a number, here or elsewhere.
+    #[inline(always)]
+    pub fn edge_port_numbered(&self, number: u8) -> Option<EdgePort> {
         let i = usize::from(number % EDGE_PORTS_MAX as u8);
         let (word, tpids) = (self.root.get(root!(edge_ports) + 8 * i), self.root.get(root!(edge_tpids) + 8 * i));
         (word & EDGE_PORT_VALID != 0).then_some(EdgePort {
@@ -204,18 +225,14 @@ impl Tables {
     pub fn circuit_by_tags(&self, c: &Circuit) -> CircuitFound {
         let of = |overlay| self.circuit(circuit_by_tags(c.port.number, c.tags[0], overlay));
         match of(c.tags[1]) {
-            Some((_, found)) if found != 0 => {
-                CircuitFound::Vpc(Vni(found as u32 & 0xff_ffff), (found >> CIRCUIT_GATEWAY_SHIFT) as u32)
-            }
+            Some((word, found)) if found != 0 => CircuitFound::Vpc(CircuitVpc {
+                vni: Vni(found as u32 & 0xff_ffff),
+                gateway: (found >> CIRCUIT_GATEWAY_SHIFT) as u32,
+                sender: (word >> CIRCUIT_TAGS_SHIFT) as u32 & ((1 << MAC_MARK_BITS) - 1),
+            }),
             _ if of(CIRCUIT_CUSTOMER as u16).is_some() => CircuitFound::NoOverlay,
             _ => CircuitFound::NoCustomer,
         }
-    }
-
-    /// [`mac_mark`] of the MAC address that all frames of a circuit come from, 0: it is not looked at.
-    pub fn circuit_sender(&self, c: &Circuit) -> u32 {
-        let found = self.circuit(circuit_by_tags(c.port.number, c.tags[0], c.tags[1]));
-        found.map_or(0, |(word, _)| (word >> CIRCUIT_TAGS_SHIFT) as u32 & ((1 << MAC_MARK_BITS) - 1))
     }
 
     /// By what drops of a customer are counted whose overlay is not known. None: nobody knows the customer, either.

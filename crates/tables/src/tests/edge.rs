@@ -24,6 +24,11 @@ fn circuit(port: u8, customer: u16, overlay: u16, (vni, line): (u32, u8)) -> Cir
     }
 }
 
+/// A circuit without a routing daemon, whose frames may come from any MAC address.
+fn vpc(vni: Vni) -> CircuitFound {
+    CircuitFound::Vpc(CircuitVpc { vni, gateway: 0, sender: 0 })
+}
+
 fn find(t: &Tables, ifindex: u32, tags: [u16; 2]) -> CircuitFound {
     t.circuit_by_tags(&Circuit { port: t.edge_port(IfIndex(ifindex)).unwrap(), tags, class: 0 })
 }
@@ -49,15 +54,15 @@ fn circuits_are_known_at_their_port_and_survive_the_writer() {
     assert_eq!((p.number, p.tags, p.mtu, p.tpids, p.ifindex), (15, 1, 1500, [0x88a8, 0x8100], IfIndex(4)));
     assert_eq!(
         [[100, 7], [100, 8], [100, 9], [101, 7]].map(|tags| find(&t, 3, tags)),
-        [Vpc(Vni(7), 0), Vpc(Vni(8), 0), NoOverlay, NoCustomer]
+        [vpc(Vni(7)), vpc(Vni(8)), NoOverlay, NoCustomer]
     );
     assert_eq!(
         [find(&t, 3, [100, 0xfff]), find(&t, 4, [50, 0]), find(&t, 4, [100, 7])],
-        [NoOverlay, Vpc(Vni(7), 0), NoCustomer]
+        [NoOverlay, vpc(Vni(7)), NoCustomer]
     );
     assert_eq!(
         [find(&t, 5, [100, 7]), find(&t, 5, [100, 8])],
-        [Vpc(Vni(9), 0), NoOverlay],
+        [vpc(Vni(9)), NoOverlay],
         "the same tags on another port"
     );
     let line = |t: &Tables, vni, line| t.circuit_by_line(Vni(vni), line).map(|(c, ce)| (c.port.ifindex.0, c.tags, ce));
@@ -84,7 +89,7 @@ fn circuits_are_known_at_their_port_and_survive_the_writer() {
     drop(w);
     let mut w = Writer::attach(memory, WriterOptions::default()).unwrap();
     let t = w.tables();
-    assert_eq!((find(&t, 5, [100, 7]), line(&t, 7, 1).is_some()), (Vpc(Vni(9), 0), true));
+    assert_eq!((find(&t, 5, [100, 7]), line(&t, 7, 1).is_some()), (vpc(Vni(9)), true));
     w.set_edge(&[], &[]).unwrap();
     assert!(!t.is_edge() && t.edge_port(IfIndex(3)).is_none());
 }
@@ -107,7 +112,7 @@ fn as_many_circuits_as_may_be_are_all_found() {
         let (circuit, ce) = found.1.unwrap();
         assert_eq!(
             (found.0, circuit.port.number, circuit.tags, ce),
-            (CircuitFound::Vpc(c.vni, 0), c.port, [c.customer, c.overlay], c.ce)
+            (vpc(c.vni), c.port, [c.customer, c.overlay], c.ce)
         );
     }
     // With every word of its memory in use, too, it is a table of a few MiB.
@@ -121,10 +126,7 @@ fn a_key_is_entered_once() {
     w.set_edge(&[port(0, 3, 2)], &[circuit(0, 1, 1, (7, 0)), circuit(0, 1, 1, (8, 0)), circuit(0, 1, 2, (7, 0))])
         .unwrap();
     let t = w.tables();
-    assert_eq!(
-        (find(&t, 3, [1, 1]), find(&t, 3, [1, 2])),
-        (CircuitFound::Vpc(Vni(7), 0), CircuitFound::Vpc(Vni(7), 0))
-    );
+    assert_eq!((find(&t, 3, [1, 1]), find(&t, 3, [1, 2])), (vpc(Vni(7)), vpc(Vni(7))));
     assert_eq!(t.circuit_by_line(Vni(7), 0).unwrap().0.tags, [1, 1]);
 }
 

@@ -142,13 +142,25 @@ impl CircuitSpec {
 
 impl Writer {
     /// Replaces edge ports and circuits. Of two with the same key the first one counts. The frames of a port that changes are left to the
-    /// host for a moment, and never taken for what comes by an uplink.
+    /// host for a moment, and never taken for what comes by an uplink. A reader that is inside may still use the old ones.
     pub fn set_edge(&mut self, ports: &[EdgePortSpec], circuits: &[CircuitSpec]) -> io::Result<()> {
-        self.set_ports(ports, circuits, &[], &[])
+        self.replace_ports(ports, circuits, &[], &[])
     }
 
-    /// The same with the ports towards VMs of this node, and the VMs that are shaped.
+    /// The same with the ports towards VMs of this node, and the VMs that are shaped. When it is done, no reader uses the old ones.
     pub fn set_ports(
+        &mut self,
+        ports: &[EdgePortSpec],
+        circuits: &[CircuitSpec],
+        vms: &[VmPortSpec],
+        shaped: &[VmClassSpec],
+    ) -> io::Result<()> {
+        self.replace_ports(ports, circuits, vms, shaped)?;
+        self.settle();
+        Ok(())
+    }
+
+    fn replace_ports(
         &mut self,
         ports: &[EdgePortSpec],
         circuits: &[CircuitSpec],
@@ -170,7 +182,6 @@ impl Writer {
         let words = self.port_words(ports);
         self.change(&concerned, |w| w.publish_edge(&words, new, (vms.len() as u64, shaped.len() as u64)));
         self.pending.blocks.extend(old);
-        self.settle();
         Ok(())
     }
 
