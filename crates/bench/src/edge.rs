@@ -54,7 +54,6 @@ pub fn make_edge(writer: &mut Writer, workload: &Workload, port: IfIndex) -> Res
         line: 0,
         ce: CE,
         sender: CE,
-        sender: CE,
         class: 0,
         gateway: 0,
     };
