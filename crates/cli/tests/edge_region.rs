@@ -137,12 +137,16 @@ impl Control {
             "kind: Gateway, metadata: {{name: {name}}}, spec: {{vtep: {{ipv4: {}, ipv6: '{}'}}, uplinks: [up0]}}",
             vteps[0], vteps[1]
         ));
-        let (config, socket, state) =
-            (self.file(&format!("{name}.yaml")), self.file(&format!("{name}.sock")), self.file(&format!("{name}.state")));
+        let (config, socket, state) = (
+            self.file(&format!("{name}.yaml")),
+            self.file(&format!("{name}.sock")),
+            self.file(&format!("{name}.state")),
+        );
         std::fs::write(&config, gateway).unwrap();
         let (ca, cert, key) =
             (self.file("ctl/ca.crt"), self.file(&format!("{name}.crt")), self.file(&format!("{name}.key")));
-        let own = [TUNNY, "node", "--instance", &room.0 .0, "--flow-cache", "4", "--socket", &socket, "--state", &state];
+        let own =
+            [TUNNY, "node", "--instance", &room.0 .0, "--flow-cache", "4", "--socket", &socket, "--state", &state];
         let url = url();
         let more = ["--config", &config, "--controller", &url, "--ca", &ca, "--cert", &cert, "--key", &key];
         let log = self.dir.path().join(format!("{name}.log"));
@@ -185,7 +189,8 @@ const LINE: &str = "kind: EdgePort, metadata: {name: east}, spec: {node: b1, int
 
 /// A VM and its site reach each other by way of these nodes.
 fn both_ways(region: &Region, ce: &Ce, by: &[&Node], sequence: u8) {
-    let (before, answered) = (by.iter().map(|n| n.forwarded()).collect::<Vec<_>>(), ce.answered.load(Ordering::Relaxed));
+    let (before, answered) =
+        (by.iter().map(|n| n.forwarded()).collect::<Vec<_>>(), ce.answered.load(Ordering::Relaxed));
     wait_long("the site answers", || {
         let ping = traffic::ping(&region.ns("blue-1"), "10.9.0.5", 5, &["-i", "0.05", "-W", "1"]).unwrap();
         (ping.received == 5).then(|| assert!(ping.output.contains("ttl=63"), "{}", ping.output))
@@ -219,9 +224,18 @@ fn a_site_is_reached_by_the_controllers_documents_alone() {
 
     // What an operator gets wrong is refused, with what to do.
     for (line, why) in [
-        ("kind: EdgePort, metadata: {name: east}, spec: {interface: edge2}", "spec.node is missing: in a region each port is one node's"),
-        ("kind: EdgePort, metadata: {name: east}, spec: {node: none, interface: edge2}", "Node `none`, which does not exist"),
-        ("kind: EdgePort, metadata: {name: east}, spec: {node: b1, interface: edge2, at: [192.0.2.9]}", "takes these addresses from the Node"),
+        (
+            "kind: EdgePort, metadata: {name: east}, spec: {interface: edge2}",
+            "spec.node is missing: in a region each port is one node's",
+        ),
+        (
+            "kind: EdgePort, metadata: {name: east}, spec: {node: none, interface: edge2}",
+            "Node `none`, which does not exist",
+        ),
+        (
+            "kind: EdgePort, metadata: {name: east}, spec: {node: b1, interface: edge2, at: [192.0.2.9]}",
+            "takes these addresses from the Node",
+        ),
     ] {
         let refused = control.try_apply(&documents(line)).unwrap_err();
         assert!(refused.contains(why), "{line}: {refused}");
@@ -236,7 +250,8 @@ fn a_site_is_reached_by_the_controllers_documents_alone() {
     }
     assert!(!held.iter().any(|o| o.contains("green")), "{held:?}");
     both_ways(&region, &at_far, &[&a1, &b1], 30);
-    let described: Value = serde_json::from_str(&control.tunny(&["describe", "overlay", "blue-site", "-o", "json"])).unwrap();
+    let described: Value =
+        serde_json::from_str(&control.tunny(&["describe", "overlay", "blue-site", "-o", "json"])).unwrap();
     let states = described["nodes"].as_array().unwrap().iter();
     let states: Vec<_> = states.map(|n| (n["node"].as_str().unwrap(), n["state"].as_str().unwrap())).collect();
     assert_eq!(states, [("a1", "verified"), ("b1", "verified")]);

@@ -253,7 +253,7 @@ fn clusters_hold_what_their_tenants_need_after_any_changes() {
     let seed: u64 = rand::random();
     println!("seed {seed}");
     let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
-    let (mut taken, mut together, mut most, mut snapshots) = (0, 0, 0, 0);
+    let (mut taken, mut together, mut most, mut snapshots, mut for_lines) = (0, 0, 0, 0, 0);
     for _ in 0..8 {
         let mut region = empty();
         let start = "kind: Cluster, metadata: {name: a}, spec: {addresses: [192.0.2.201]}\nkind: Cluster, metadata: {name: b}, spec: {addresses: [192.0.2.202]}";
@@ -276,6 +276,7 @@ fn clusters_hold_what_their_tenants_need_after_any_changes() {
                 }
             }
             agrees_with_a_look_at_everything(&region);
+            for_lines += region.for_lines().len();
             // One of them looks only now and then.
             for (cluster, replica) in &mut replicas {
                 if *cluster == "a" || rng.random_range(0..10) == 0 {
@@ -301,6 +302,7 @@ fn clusters_hold_what_their_tenants_need_after_any_changes() {
         }
     }
     assert!(taken > 400 && together > 20 && most > 15 && snapshots > 0, "{taken} {together} {most} {snapshots}");
+    assert!(for_lines > 50, "{for_lines} times a cluster held something for a line alone");
 }
 
 /// Two tenants, side by side.
@@ -507,14 +509,22 @@ fn a_line_brings_its_vpc_to_the_edge_and_hosts_go_on_sending_to_the_tenants_clus
     assert!(["Vpc blue", "Vpc lone", "Vm theirs"].iter().all(|o| edge.iter().any(|e| e == o)), "{edge:?}");
     assert_eq!(region.upstream(1004).map(|c| c.to_string()).as_deref(), Some("a"));
     // The node has another address: everybody is told, whoever serves the VPC.
-    change(&mut region, &docs("kind: Node, metadata: {name: b1}, spec: {cluster: b, addresses: [192.0.2.229]}"), &operator())
-        .unwrap();
+    change(
+        &mut region,
+        &docs("kind: Node, metadata: {name: b1}, spec: {cluster: b, addresses: [192.0.2.229]}"),
+        &operator(),
+    )
+    .unwrap();
     let ((_, told), (_, told_there)) = follow(&region);
     assert_eq!(told, Some(("b1".to_string(), vec!["192.0.2.229".to_string()])));
     assert_eq!(told, told_there);
     // The port moves, and with the last line the VPCs leave the edge.
-    change(&mut region, &docs("kind: EdgePort, metadata: {name: east}, spec: {node: a1, interface: edge0}"), &operator())
-        .unwrap();
+    change(
+        &mut region,
+        &docs("kind: EdgePort, metadata: {name: east}, spec: {node: a1, interface: edge0}"),
+        &operator(),
+    )
+    .unwrap();
     let ((_, told), (edge, told_there)) = follow(&region);
     assert_eq!((told.unwrap().0, edge, told_there), ("a1".to_string(), vec![], None));
     // The node moves to the other cluster, and the line with it.
@@ -555,12 +565,21 @@ fn lines_are_the_operators_and_each_has_its_place() {
     let why = said(change(&mut region, &docs("kind: Tenant, metadata: {name: f}, spec: {vpcs: [free]}"), &operator()));
     assert!(why.contains("customer 100 of EdgePort `east`"), "{why}");
     for (text, expected) in [
-        ("kind: EdgePort, metadata: {name: x}, spec: {interface: e9}", "x.yaml:1:1: EdgePort `x`: spec.node is missing"),
+        (
+            "kind: EdgePort, metadata: {name: x}, spec: {interface: e9}",
+            "x.yaml:1:1: EdgePort `x`: spec.node is missing",
+        ),
         ("kind: EdgePort, metadata: {name: x}, spec: {at: [192.0.2.9]}", "spec.node is missing"),
-        ("kind: EdgePort, metadata: {name: x}, spec: {node: b1, interface: e9, at: [192.0.2.9]}", "spec.at: the controller takes"),
+        (
+            "kind: EdgePort, metadata: {name: x}, spec: {node: b1, interface: e9, at: [192.0.2.9]}",
+            "spec.at: the controller takes",
+        ),
         ("kind: EdgePort, metadata: {name: x}, spec: {node: b2, interface: e9}", "Node `b2`, which does not exist"),
         ("kind: EdgePort, metadata: {name: x}, spec: {node: b1, interface: edge0, number: 1}", "EdgePort `east`"),
-        ("kind: Node, metadata: {name: b1}, spec: {cluster: b}", "which has no tunnel address that others could send to"),
+        (
+            "kind: Node, metadata: {name: b1}, spec: {cluster: b}",
+            "which has no tunnel address that others could send to",
+        ),
     ] {
         let why = said(change(&mut region, &docs(text), &operator()));
         assert!(why.contains(expected), "{text}: {why}");

@@ -259,7 +259,9 @@ impl<'a> Reach<'a> {
     fn lines(&self, cluster: &str) -> Vec<Object> {
         let (model, named) = (self.model, self.model.by_name());
         let leads = |o: &Overlay| {
-            self.routes.iter().any(|r| matches!(r, Object::Route(r) if r.vpc == o.vpc && r.scope == Scope::Line(o.line)))
+            self.routes
+                .iter()
+                .any(|r| matches!(r, Object::Route(r) if r.vpc == o.vpc && r.scope == Scope::Line(o.line)))
         };
         let (mut objects, mut ports) = (Vec::new(), BTreeSet::new());
         for overlay in named.overlays.values().filter(|o| leads(o)) {

@@ -220,7 +220,9 @@ fn a_node_knows_by_its_name_which_ports_of_a_region_are_its_own() {
 #[test]
 fn a_node_refuses_more_nodes_with_ports_than_it_has_numbers() {
     let docs = |n: u32| {
-        let port = |i: u32| format!("{{apiVersion: tunny/v1, kind: EdgePort, metadata: {{name: p{i:02}}}, spec: {{node: n{i}, interface: e0, at: [192.0.2.{}]}}}}\n", i + 1);
+        let port = |i: u32| {
+            format!("{{apiVersion: tunny/v1, kind: EdgePort, metadata: {{name: p{i:02}}}, spec: {{node: n{i}, interface: e0, at: [192.0.2.{}]}}}}\n", i + 1)
+        };
         parse_text("x.yaml", &(0..n).map(port).collect::<Vec<_>>().join("---\n")).unwrap()
     };
     let taken = Model::of_node(Some("n3"), &docs(16)).unwrap().0;

@@ -31,8 +31,7 @@ impl Model {
                 counts[i] += u64::from(counts_here);
                 // Told once.
                 if counts[i] == limits[i] + 1 {
-                    let (field, what) =
-                        [("metadata.name", "Overlays"), ("spec.shape", "Overlays that are shaped")][i];
+                    let (field, what) = [("metadata.name", "Overlays"), ("spec.shape", "Overlays that are shaped")][i];
                     let why = format!("is one of more than {} {what}, and a node takes no more", limits[i]);
                     out.push((Kind::Overlay, o.name.clone(), field.into(), Problem::Value(why)));
                 }
@@ -53,7 +52,8 @@ impl Model {
             let crowd = Model::too_many_edges(own, ports().map(|p| &**p));
             let last = ports().filter(|p| p.node.as_deref() != Some(own)).last();
             if let Some(((used, limit), over)) = crowd.zip(last) {
-                let why = format!("is too many: ports here and other nodes with ports are {used}, and a node takes {limit}");
+                let why =
+                    format!("is too many: ports here and other nodes with ports are {used}, and a node takes {limit}");
                 out.push((Kind::EdgePort, over.name.clone(), "spec.node".into(), Problem::Value(why)));
             }
             return;
