@@ -3,172 +3,19 @@
 //! own (`docs/design/edge-region.md`). Nodes have their Gateways in files, and nothing else. Without root it says so and passes.
 
 mod bgp;
-mod process;
+mod control;
 mod region;
 mod site;
 
-use bgp::Room;
+use control::{documents, Control, Node};
 use lab::traffic;
 use lab::Options;
 use region::{options, region_with, wait, wait_long, Region};
 use serde_json::Value;
 use site::{heard, Ce, BLUE_MAC, VM};
-use std::path::PathBuf;
-use std::process::{Child, Command};
 use std::sync::atomic::Ordering;
 
-const TUNNY: &str = env!("CARGO_BIN_EXE_tunny");
-/// Where the controller is.
-const CONTROLLER: &str = "198.18.0.99";
 const FAR: [&str; 2] = ["198.18.0.77", "fd98::77"];
-
-/// A program in a namespace, which ends with this.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// A node that follows the controller.
-struct Node {
-    _running: Running,
-    socket: PathBuf,
-    room: Room,
-}
-
-impl Node {
-    /// The program, against this node.
-    fn tunny(&self, words: &[&str]) -> Option<String> {
-        let out = Command::new(TUNNY).arg("--socket").arg(&self.socket).args(words).output().unwrap();
-        out.status.success().then(|| String::from_utf8(out.stdout).unwrap())
-    }
-
-    /// Kinds and names of what it holds.
-    fn holds(&self) -> Vec<String> {
-        let list: Vec<Value> = serde_json::from_str(&self.tunny(&["get", "all", "-o", "json"]).unwrap()).unwrap();
-        let name = |o: &Value| o["metadata"]["name"].as_str().unwrap_or("-").to_string();
-        list.iter().map(|o| format!("{} {}", o["kind"].as_str().unwrap(), name(o))).collect()
-    }
-
-    fn counters(&self) -> Value {
-        node::client::Client::new(&self.socket).unwrap().get("/v1/counters").unwrap()
-    }
-
-    fn drops(&self, reason: &str) -> u64 {
-        self.counters()["total"]["drops"][reason].as_u64().unwrap_or(0)
-    }
-
-    fn forwarded(&self) -> u64 {
-        self.counters()["total"]["forwarded"].as_u64().unwrap()
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            for what in [&["get", "status"][..], &["get", "edgeports"], &["get", "overlays"], &["get", "counters"]] {
-                eprintln!("{}: {what:?}: {}", self.room.0 .0, self.tunny(what).unwrap_or_default());
-            }
-        }
-        let _ = self._running.0.kill();
-        let _ = self._running.0.wait();
-        let _ = std::fs::remove_dir_all(format!("/sys/fs/bpf/tunny/{}", self.room.0 .0));
-    }
-}
-
-/// A controller in the namespace of the underlay's router.
-struct Control {
-    dir: tempfile::TempDir,
-    net: lab::shell::Namespace,
-    _running: Running,
-}
-
-fn url() -> String {
-    format!("https://{CONTROLLER}:6474")
-}
-
-impl Control {
-    fn start(region: &Region) -> Control {
-        let (dir, net) = (tempfile::tempdir().unwrap(), region.ns("net"));
-        net.run(&format!("ip addr add {CONTROLLER}/32 dev lo")).unwrap();
-        let at = |file: &str| dir.path().join(file).display().to_string();
-        let init = ["controller", "init", &at("ctl"), "--region", "north", "--name", CONTROLLER];
-        net.run_argv(&[&[TUNNY], &init[..]].concat()).unwrap();
-        let argv = [TUNNY, "controller", "--config", &at("ctl/controller.yaml")];
-        let running = Running(net.spawn(&argv, &dir.path().join("ctl.log")).unwrap());
-        let control = Control { dir, net, _running: running };
-        wait_long("the controller", || control.asked(&["get", "status"]).ok());
-        control
-    }
-
-    fn file(&self, name: &str) -> String {
-        self.dir.path().join(name).display().to_string()
-    }
-
-    /// A command of the operator.
-    fn asked(&self, words: &[&str]) -> Result<String, String> {
-        let (ca, cert, key) = (self.file("ctl/ca.crt"), self.file("ctl/operator.crt"), self.file("ctl/operator.key"));
-        let url = url();
-        let head = [TUNNY, "--server", &url, "--ca", &ca, "--cert", &cert, "--key", &key];
-        self.net.run_argv(&[&head[..], words].concat()).map_err(|e| e.to_string())
-    }
-
-    fn tunny(&self, words: &[&str]) -> String {
-        self.asked(words).unwrap_or_else(|e| panic!("{words:?}: {e}"))
-    }
-
-    fn try_apply(&self, text: &str) -> Result<String, String> {
-        let file = self.file("change.yaml");
-        std::fs::write(&file, text).unwrap();
-        self.asked(&["apply", "--yes", &file])
-    }
-
-    fn apply(&self, lines: &str) {
-        self.try_apply(&documents(lines)).unwrap_or_else(|e| panic!("{lines}: {e}"));
-    }
-
-    /// Starts a node in its room.
-    fn node(&self, name: &str, room: Room, vteps: [&str; 2]) -> Node {
-        self.tunny(&["credential", "create", name, "--certificate", "--out", &self.file(name)]);
-        let gateway = documents(&format!(
-            "kind: Gateway, metadata: {{name: {name}}}, spec: {{vtep: {{ipv4: {}, ipv6: '{}'}}, uplinks: [up0]}}",
-            vteps[0], vteps[1]
-        ));
-        let (config, socket, state) = (
-            self.file(&format!("{name}.yaml")),
-            self.file(&format!("{name}.sock")),
-            self.file(&format!("{name}.state")),
-        );
-        std::fs::write(&config, gateway).unwrap();
-        let (ca, cert, key) =
-            (self.file("ctl/ca.crt"), self.file(&format!("{name}.crt")), self.file(&format!("{name}.key")));
-        let own =
-            [TUNNY, "node", "--instance", &room.0 .0, "--flow-cache", "4", "--socket", &socket, "--state", &state];
-        let url = url();
-        let more = ["--config", &config, "--controller", &url, "--ca", &ca, "--cert", &cert, "--key", &key];
-        let log = self.dir.path().join(format!("{name}.log"));
-        let running = Running(room.0.spawn(&[&own[..], &more].concat(), &log).unwrap());
-        let node = Node { _running: running, socket: socket.into(), room };
-        wait_long(name, || node.tunny(&["get", "status"]));
-        node
-    }
-
-    /// Waits until every node holds what it should, and has found it in its tables.
-    fn current(&self) {
-        wait_long("current nodes", || {
-            let nodes: Vec<Value> = serde_json::from_str(&self.tunny(&["get", "nodes", "-o", "json"])).unwrap();
-            let current = |n: &Value| n["state"] == "current" && n["verified"] == n["intent"];
-            nodes.iter().all(current).then_some(())
-        });
-    }
-}
-
-fn documents(lines: &str) -> String {
-    lines.lines().map(|l| format!("{{apiVersion: tunny/v1, {}}}\n", l.trim())).collect::<Vec<_>>().join("---\n")
-}
 
 /// Two clusters of a node each: hosts send to the first, and the second has the line.
 fn clusters(vtep: [&str; 2]) -> String {

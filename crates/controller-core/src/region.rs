@@ -272,6 +272,11 @@ impl Region {
         serving::handovers(&self.model, &self.placed, &self.pending.moving, |vpc| self.index.owner(vpc).cloned())
     }
 
+    /// The clusters whose nodes hold a VPC.
+    pub fn serving_vpc<'a>(&'a self, vpc: &'a str) -> impl Iterator<Item = &'a Name> {
+        self.clusters.iter().filter(|(_, c)| c.scope.vpcs().contains(vpc)).map(|(name, _)| name)
+    }
+
     /// The clusters whose nodes are told of a pool.
     pub fn serving_pool<'a>(&'a self, pool: &'a Name) -> impl Iterator<Item = &'a Name> {
         self.clusters.iter().filter(|(_, c)| c.scope.names(Kind::PublicPool, pool)).map(|(name, _)| name)
@@ -647,7 +652,7 @@ impl Region {
         let Cluster { scope, feed, .. } = self.clusters.get(cluster)?;
         let kinds = Kind::ALL.into_iter().filter(|k| {
             matches!(k, Kind::Vpc | Kind::Peering | Kind::Vm | Kind::Route | Kind::Snat | Kind::SecurityBinding)
-                || *k == Kind::Overlay
+                || matches!(k, Kind::Overlay | Kind::EvpnInstance)
         });
         let listing = self.list(Snapshot::new(Wanted { kinds: kinds.collect(), vpc: None }, None));
         Some(Whole {

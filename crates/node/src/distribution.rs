@@ -6,6 +6,7 @@
 use crate::handover::HandoverView;
 use crate::paths::Paths;
 use crate::probes;
+use crate::routing::evpn::heard::KeptFabric;
 use crate::usage::Usage;
 use flate2::read::ZlibDecoder;
 use flate2::write::ZlibEncoder;
@@ -76,8 +77,19 @@ pub enum Message {
     },
     /// Where VPCs are served, all that is decided; behind a snapshot or change, and whenever it is decided anew.
     Paths(Paths),
+    /// What VPCs have learned by EVPN, all of it, if the controller exchanges anything; behind a snapshot or change, and whenever it is another.
+    Learned(Vec<LearnedVpc>),
     /// Nothing: the controller is there.
     Alive {},
+}
+
+/// What a VPC has learned by EVPN. It is nobody's document.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LearnedVpc {
+    /// The VPC.
+    pub vni: u32,
+    /// What.
+    pub fabric: KeptFabric,
 }
 
 /// What a node says of itself.

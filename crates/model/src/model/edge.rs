@@ -40,7 +40,7 @@ impl Model {
     }
 
     /// Whether this is a region's model, and no node's.
-    fn is_of_region(&self) -> bool {
+    pub(super) fn is_of_region(&self) -> bool {
         !self.named.nodes.is_empty() || !self.named.clusters.is_empty()
     }
 
