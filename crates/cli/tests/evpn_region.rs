@@ -64,7 +64,9 @@ fn a_host_joins_a_vpc_of_the_region_by_evpn_alone() {
     let host = Host::beside(&region, "host", 60, (BLUE, &[&format!("{HOST}/24")]), CONTROLLER);
     let mut daemon = Gobgp::start(&control.net, CONTROLLER, &[&host.vtep]);
     control.restart(&format!("evpn:\n  daemon: {}\n", fabric::API));
-    control.apply("kind: EvpnInstance, metadata: {name: blue}, spec: {vpc: blue, import: ['65000:100'], export: ['65000:100']}");
+    control.apply(
+        "kind: EvpnInstance, metadata: {name: blue}, spec: {vpc: blue, import: ['65000:100'], export: ['65000:100']}",
+    );
     control.current();
     let host32 = format!("{HOST}/32");
     for node in [&a1, &a2] {
@@ -104,7 +106,8 @@ fn a_host_joins_a_vpc_of_the_region_by_evpn_alone() {
 
     // A configured VM takes what was learned.
     let mac = host.mac(BLUE);
-    let own = format!("kind: Vm, metadata: {{name: own}}, spec: {{vpc: blue, addresses: [{HOST}], mac: '{mac}', nc: nc-b}}");
+    let own =
+        format!("kind: Vm, metadata: {{name: own}}, spec: {{vpc: blue, addresses: [{HOST}], mac: '{mac}', nc: nc-b}}");
     if !mac.is_empty() {
         control.apply(&own);
         wait_long("the configured one holds", || learned(&a1, &host32).is_none().then_some(()));

@@ -77,11 +77,7 @@ pub(crate) fn plan(model: &Model) -> EvpnPlan {
 }
 
 /// What the VPC of an instance exchanges, which is reached at these tunnel addresses.
-pub fn evpn_vpc(
-    model: &Model,
-    e: &EvpnInstance,
-    vteps: (Option<Ipv4Addr>, Option<Ipv6Addr>),
-) -> Option<EvpnVpc> {
+pub fn evpn_vpc(model: &Model, e: &EvpnInstance, vteps: (Option<Ipv4Addr>, Option<Ipv6Addr>)) -> Option<EvpnVpc> {
     let vpc = model.vpc_of_name(&e.vpc)?.spec();
     Some(EvpnVpc {
         name: e.name.to_string(),

@@ -46,7 +46,16 @@ pub(super) fn kind((before, after): &Pair) -> Kind {
 
 /// Whether an object is inside VPCs, so that it is where they are.
 fn is_inside(kind: Kind) -> bool {
-    matches!(kind, Kind::Peering | Kind::Vm | Kind::Route | Kind::Snat | Kind::SecurityBinding | Kind::Overlay | Kind::EvpnInstance)
+    matches!(
+        kind,
+        Kind::Peering
+            | Kind::Vm
+            | Kind::Route
+            | Kind::Snat
+            | Kind::SecurityBinding
+            | Kind::Overlay
+            | Kind::EvpnInstance
+    )
 }
 
 /// What a cluster holds.
@@ -356,7 +365,9 @@ fn inside<'m>(model: &'m Model, vpcs: &'m BTreeSet<Name>) -> Box<dyn Iterator<It
     let joined = vpcs.iter().filter_map(|vpc| model.vpc_of_name(vpc)).flat_map(|view| view.peerings());
     // One between two of them is there twice: it is put, or deleted, twice alike.
     let peerings = joined.filter_map(|(name, _)| model.get(Kind::Peering, name));
-    let rest = [Kind::Snat, Kind::SecurityBinding, Kind::Overlay, Kind::EvpnInstance].into_iter().flat_map(|kind| model.objects(kind));
+    let rest = [Kind::Snat, Kind::SecurityBinding, Kind::Overlay, Kind::EvpnInstance]
+        .into_iter()
+        .flat_map(|kind| model.objects(kind));
     let rest = rest.filter(|o| o.vpcs().iter().any(|vpc| vpcs.contains(vpc)));
     Box::new(own.chain(peerings).chain(rest))
 }

@@ -94,7 +94,9 @@ impl State {
         let holders: BTreeMap<Vni, Vec<Name>> =
             exchange.plan.vpcs.iter().map(|v| (v.vni, region.serving_vpc(&v.vpc).cloned().collect())).collect();
         // Nodes do not hear who says what no more.
-        let same = |vni: &Vni| now.get(vni).map(keep) == learned.get(vni).map(keep) && holders.get(vni) == self.holders.get(vni);
+        let same = |vni: &Vni| {
+            now.get(vni).map(keep) == learned.get(vni).map(keep) && holders.get(vni) == self.holders.get(vni)
+        };
         let vnis: BTreeSet<Vni> = now.keys().chain(learned.keys()).copied().collect();
         let changed: Vec<Vni> = vnis.into_iter().filter(|vni| !same(vni)).collect();
         let of = |holders: &BTreeMap<Vni, Vec<Name>>, vni: &Vni| holders.get(vni).cloned().unwrap_or_default();
@@ -206,7 +208,11 @@ impl Party for Controller {
 
     fn not_announced(&self, why: Vec<String>) {
         if let Some(first) = why.first() {
-            tracing::warn!("the EVPN daemon does not announce {} paths of the region: {}", why.len(), model::plain(first));
+            tracing::warn!(
+                "the EVPN daemon does not announce {} paths of the region: {}",
+                why.len(),
+                model::plain(first)
+            );
         }
         self.evpn.state.lock().exchange.not_announced(why);
     }

@@ -232,6 +232,7 @@ mod tests {
             Message::Hello { region: "r".into(), node: "n".into(), cluster: "c".into() },
             Message::Change { revision: 7, puts: 1, deletes: vec![("Vm".into(), "a".into())] },
             Message::Paths(Paths { others_in_software: true, fast: ["a".into()].into(), ..Paths::default() }),
+            Message::Learned(vec![LearnedVpc { vni: 7, fabric: KeptFabric::default() }]),
             Message::Alive {},
         ] {
             let line = message.line();

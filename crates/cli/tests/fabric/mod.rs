@@ -45,13 +45,7 @@ impl Host {
     }
 
     /// One that speaks with another routing daemon than one at the gateway.
-    pub fn beside(
-        region: &Region,
-        name: &str,
-        segment: u8,
-        (vni, addresses): (u32, &[&str]),
-        speaker: &str,
-    ) -> Host {
+    pub fn beside(region: &Region, name: &str, segment: u8, (vni, addresses): (u32, &[&str]), speaker: &str) -> Host {
         let room = room(region, name, segment);
         let vtep = format!("172.31.{segment}.2");
         let run = |line: &str| drop(room.0.run(line).unwrap());

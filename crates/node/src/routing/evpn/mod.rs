@@ -174,7 +174,10 @@ impl Exchange {
     pub fn warnings(&self) -> Vec<String> {
         let mut list: Vec<String> = self.trouble.iter().cloned().collect();
         if self.given && self.plan.daemon.is_some() {
-            list.push("spec.evpn.daemon of the Gateway is not used: the controller exchanges routes by EVPN for its nodes".into());
+            list.push(
+                "spec.evpn.daemon of the Gateway is not used: the controller exchanges routes by EVPN for its nodes"
+                    .into(),
+            );
         }
         if self.plan.daemon.is_none() && !self.given {
             let first = self.plan.vpcs.first();
