@@ -369,8 +369,9 @@ impl Node {
     pub(crate) fn install(&self, docs: &Documents, whole: bool, revision: u64) -> Result<(), NodeError> {
         let Some(managed) = &self.managed else { return Ok(()) };
         let consent = Consent { authority: Authority::Controller, ..Consent::default() };
+        let own = self.core().model.own_name().map(String::from);
         let result = match whole {
-            true => Model::of_node(self.core().model.own_name(), docs)
+            true => Model::of_node(own.as_deref(), docs)
                 .map_err(sentences)
                 .and_then(|(model, _)| self.change(Change::Everything(model, None), &consent)),
             false => self.change(Change::Documents(&self.without_absent(docs)), &consent),
