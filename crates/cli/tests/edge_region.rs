@@ -127,6 +127,6 @@ fn a_site_is_reached_by_the_controllers_documents_alone() {
     assert!(a1.drops("scope_line") >= before + 2);
     assert!(!a1.holds().iter().any(|o| o.starts_with("EdgePort")), "{:?}", a1.holds());
     for node in [&a1, &b1] {
-        assert_eq!(node.counters()["balanced"], true, "{}", node.counters());
+        assert_eq!(node.counters()["balance"]["balanced"], true, "{}", node.counters());
     }
 }

@@ -61,7 +61,7 @@ fn a_host_joins_a_vpc_of_the_region_by_evpn_alone() {
     control.current();
 
     // Beside the controller a gobgpd, and a host with FRR that knows it as its neighbour and nothing else.
-    let host = Host::beside(&region, "host", 60, (BLUE, &[&format!("{HOST}/24")]), CONTROLLER);
+    let host = Host::with_speaker(&region, "host", 60, (BLUE, &[&format!("{HOST}/24")]), CONTROLLER);
     let mut daemon = Gobgp::start(&control.net, CONTROLLER, &[&host.vtep]);
     control.restart(&format!("evpn:\n  daemon: {}\n", fabric::API));
     control.apply(

@@ -89,7 +89,7 @@ impl Control {
         let argv = [TUNNY, "controller", "--config", &at("ctl/controller.yaml")];
         let running = Running(net.spawn(&argv, &dir.path().join("ctl.log")).unwrap());
         let control = Control { dir, net, running };
-        wait_long("the controller", || control.asked(&["get", "status"]).ok());
+        wait_long("the controller", || control.try_tunny(&["get", "status"]).ok());
         control
     }
 
@@ -106,11 +106,11 @@ impl Control {
         let _ = self.running.0.wait();
         let argv = [TUNNY, "controller", "--config", &file];
         self.running = Running(self.net.spawn(&argv, &self.dir.path().join("ctl.log")).unwrap());
-        wait_long("the controller", || self.asked(&["get", "status"]).ok());
+        wait_long("the controller", || self.try_tunny(&["get", "status"]).ok());
     }
 
     /// A command of the operator.
-    pub fn asked(&self, words: &[&str]) -> Result<String, String> {
+    pub fn try_tunny(&self, words: &[&str]) -> Result<String, String> {
         let (ca, cert, key) = (self.file("ctl/ca.crt"), self.file("ctl/operator.crt"), self.file("ctl/operator.key"));
         let url = url();
         let head = [TUNNY, "--server", &url, "--ca", &ca, "--cert", &cert, "--key", &key];
@@ -118,13 +118,13 @@ impl Control {
     }
 
     pub fn tunny(&self, words: &[&str]) -> String {
-        self.asked(words).unwrap_or_else(|e| panic!("{words:?}: {e}"))
+        self.try_tunny(words).unwrap_or_else(|e| panic!("{words:?}: {e}"))
     }
 
     pub fn try_apply(&self, text: &str) -> Result<String, String> {
         let file = self.file("change.yaml");
         std::fs::write(&file, text).unwrap();
-        self.asked(&["apply", "--yes", &file])
+        self.try_tunny(&["apply", "--yes", &file])
     }
 
     pub fn apply(&self, lines: &str) {

@@ -41,11 +41,17 @@ pub struct Host {
 
 impl Host {
     pub fn new(region: &Region, name: &str, segment: u8, vni: (u32, &[&str])) -> Host {
-        Host::beside(region, name, segment, vni, &lab::plan::VTEP4.to_string())
+        Host::with_speaker(region, name, segment, vni, &lab::plan::VTEP4.to_string())
     }
 
     /// One that speaks with another routing daemon than one at the gateway.
-    pub fn beside(region: &Region, name: &str, segment: u8, (vni, addresses): (u32, &[&str]), speaker: &str) -> Host {
+    pub fn with_speaker(
+        region: &Region,
+        name: &str,
+        segment: u8,
+        (vni, addresses): (u32, &[&str]),
+        speaker: &str,
+    ) -> Host {
         let room = room(region, name, segment);
         let vtep = format!("172.31.{segment}.2");
         let run = |line: &str| drop(room.0.run(line).unwrap());
