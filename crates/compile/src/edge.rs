@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the provider edge of a configuration becomes: ports and circuits of the tables.
 
-use abi::Vni;
-use model::{Model, Overlay, Prefix, Scope, Shape, VmPort};
+use abi::{Vni, EDGE_PORTS_MAX};
+use model::{EdgePort, Model, Name, Overlay, Prefix, Scope, Shape, VmPort};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use tables::CircuitSpec;
 
@@ -99,23 +100,50 @@ pub struct CustomerPlan {
     pub shape: Shape,
 }
 
+/// Numbers of the other nodes of the region at which there are edge ports. Their ports need none of their own: a packet for any of them is sent
+/// to the node as it came. Each has the place that its name has in a table of as many places as there are numbers, or the next free one, so that
+/// few get another one when some come and go. Those for which none is left have none: the controller and the model refuse so many.
+fn other_nodes(model: &Model) -> BTreeMap<&Name, u8> {
+    let (ports, own) = (&model.by_name().edge_ports, model.own_name());
+    let others = ports.values().filter(|p| p.here(own).is_none());
+    let nodes: BTreeSet<&Name> = others.clone().filter_map(|p| p.node.as_ref()).collect();
+    let mut taken: BTreeSet<u8> = ports.values().filter(|p| p.here(own).is_some()).map(|p| p.number).collect();
+    taken.extend(others.filter(|p| p.node.is_none()).map(|p| p.number));
+    let mut numbers = BTreeMap::new();
+    for node in nodes {
+        let wish = node.bytes().fold(0u32, |sum, b| sum.wrapping_mul(31).wrapping_add(u32::from(b)));
+        let places = (0..EDGE_PORTS_MAX).map(|n| (wish.wrapping_add(n) % EDGE_PORTS_MAX) as u8);
+        let Some(number) = places.into_iter().find(|n| !taken.contains(n)) else { continue };
+        taken.insert(number);
+        numbers.insert(node, number);
+    }
+    numbers
+}
+
 /// The provider edge of the configuration as it is.
 pub(crate) fn plan(model: &Model) -> EdgePlan {
-    let ports = &model.by_name().edge_ports;
-    let plan = ports.values().map(|p| EdgePortPlan {
-        interface: p.interface.clone(),
-        at: p.at.clone(),
-        number: p.number,
-        tags: p.tags,
-        tpids: p.tpids(),
-        tun: p.tun,
-    });
+    let (ports, own) = (&model.by_name().edge_ports, model.own_name());
+    let nodes = other_nodes(model);
+    let number = |p: &EdgePort| match (p.here(own), &p.node) {
+        (None, Some(node)) => nodes.get(node).copied(),
+        _ => Some(p.number),
+    };
+    let mut plans: Vec<EdgePortPlan> = Vec::new();
+    for p in ports.values() {
+        let Some(number) = number(p) else { continue };
+        let (interface, at) = (p.here(own).cloned(), p.elsewhere(own).to_vec());
+        // Those of another node are one to the tables.
+        if interface.is_some() || plans.iter().all(|known| known.number != number) {
+            plans.push(EdgePortPlan { interface, at, number, tags: p.tags, tpids: p.tpids(), tun: p.tun });
+        }
+    }
     let circuit = |o: &Overlay| {
         let (port, vpc) = (ports.get(&o.port)?, model.vpc_of_name(&o.vpc)?);
+        let number = number(port)?;
         let (customer, overlay) = (o.customer.unwrap_or(0), o.overlay.unwrap_or(0));
         let gateway = o.routing.gateway().map_or(0, |a| a.to_bits());
         Some(CircuitSpec {
-            port: port.number,
+            port: number,
             customer,
             overlay,
             vni: vpc.spec().vni,
@@ -128,7 +156,7 @@ pub(crate) fn plan(model: &Model) -> EdgePlan {
     };
     let circuits = model.by_name().overlays.values().filter_map(|o| circuit(o.as_ref())).collect();
     let shape = |o: &Overlay| {
-        let port = ports.get(&o.port).filter(|p| !p.elsewhere())?;
+        let port = ports.get(&o.port).filter(|p| p.here(own).is_some())?;
         let vni = model.vpc_of_name(&o.vpc)?.spec().vni;
         let tag = o.customer.unwrap_or(0);
         let rate = port.rates.iter().find(|r| r.customer == tag);
@@ -148,7 +176,7 @@ pub(crate) fn plan(model: &Model) -> EdgePlan {
             customer: None,
         })
     });
-    let rates = ports.values().filter(|p| !p.elsewhere()).flat_map(|p| p.rates.iter().map(move |r| (p, r)));
+    let rates = ports.values().filter(|p| p.here(own).is_some()).flat_map(|p| p.rates.iter().map(move |r| (p, r)));
     let customers = rates.map(|(p, r)| CustomerPlan {
         port: p.number,
         name: p.name.clone(),
@@ -161,8 +189,8 @@ pub(crate) fn plan(model: &Model) -> EdgePlan {
     let uplinks = g.map(|g| g.uplinks.clone()).unwrap_or_default();
     // Ethernet inside, UDP, VXLAN, and the larger of the outer headers that there may be.
     let overhead = if g.is_some_and(|g| g.vtep6.is_some()) { 70 } else { 50 };
-    let (ports, customers) = (plan.collect(), customers.collect());
-    EdgePlan { ports, circuits, shapes, customers, vm_ports, uplinks, overhead }
+    let customers = customers.collect();
+    EdgePlan { ports: plans, circuits, shapes, customers, vm_ports, uplinks, overhead }
 }
 
 fn vm_port(model: &Model, p: &VmPort) -> Option<VmPortPlan> {

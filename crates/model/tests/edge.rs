@@ -201,3 +201,80 @@ fn vms_and_customers_are_shaped() {
     model.apply(&parse_text("change.yaml", change).unwrap()).unwrap();
     assert_eq!((of(&model), vpc(&model)), (vec![line], false));
 }
+
+/// What a controller sends to every node alike: ports of three nodes, two of them of one.
+const SENT: &str = "\
+{apiVersion: tunny/v1, kind: Vpc, metadata: {name: red}, spec: {vni: 7}}
+---
+{apiVersion: tunny/v1, kind: EdgePort, metadata: {name: east}, spec: {node: e1, interface: edge0, number: 3, at: [192.0.2.61, '2001:db8:1::61']}}
+---
+{apiVersion: tunny/v1, kind: EdgePort, metadata: {name: west}, spec: {node: e1, interface: edge1, number: 4, tags: 1, at: [192.0.2.61, '2001:db8:1::61']}}
+---
+{apiVersion: tunny/v1, kind: EdgePort, metadata: {name: yard}, spec: {node: e2, interface: edge0, number: 3, tags: 1, at: [192.0.2.62]}}
+---
+{apiVersion: tunny/v1, kind: Overlay, metadata: {name: a}, spec: {vpc: red, port: east, customer: 100, overlay: 7, line: 1, mac: '02:00:00:00:ce:01', shape: {rate: 1Mbit}}}
+---
+{apiVersion: tunny/v1, kind: Overlay, metadata: {name: b}, spec: {vpc: red, port: west, customer: 100, line: 2, mac: '02:00:00:00:ce:02', routing: {namespace: red, address: 169.254.7.1/30}}}
+---
+{apiVersion: tunny/v1, kind: Overlay, metadata: {name: c}, spec: {vpc: red, port: yard, customer: 100, line: 3, mac: '02:00:00:00:ce:03'}}
+";
+
+fn sent_to(node: &str) -> Model {
+    Model::of_node(Some(node), &parse_text("sent.yaml", SENT).unwrap()).unwrap().0
+}
+
+#[test]
+fn a_node_knows_by_its_name_which_ports_of_a_region_are_its_own() {
+    let (v4, v6): (std::net::IpAddr, std::net::IpAddr) =
+        ("192.0.2.61".parse().unwrap(), "2001:db8:1::61".parse().unwrap());
+    let other: std::net::IpAddr = "192.0.2.62".parse().unwrap();
+    let of = |model: &Model| {
+        let plan = model.edge();
+        let here: Vec<_> = plan.ports.iter().filter_map(|p| Some((p.interface.clone()?, p.number))).collect();
+        let there: Vec<_> = plan.ports.iter().filter(|p| p.interface.is_none()).map(|p| p.at.clone()).collect();
+        (here, there, plan)
+    };
+    let ends = |model: &Model| {
+        let mut all: Vec<_> = model.tunnel_ends().iter().copied().collect();
+        all.sort();
+        all
+    };
+    let first = sent_to("e1");
+    let (here, there, plan) = of(&first);
+    assert_eq!(here, [("edge0".to_string(), 3), ("edge1".to_string(), 4)]);
+    assert_eq!((there, ends(&first)), (vec![vec![other]], vec![other]));
+    assert_eq!(plan.shapes.len(), 1, "where the port is");
+    assert_eq!(first.routing().lines.len(), 1);
+    let number = plan.ports.iter().find(|p| p.interface.is_none()).unwrap().number;
+    assert!(![3, 4].contains(&number), "it takes none of its own ports'");
+    let ports: Vec<_> = plan.circuits.iter().map(|c| (c.line, c.port)).collect();
+    assert_eq!(ports, [(1, 3), (2, 4), (3, number)]);
+    // At a node that has none, the ports of one node are one to the tables, which send there whatever its line.
+    let gateway = sent_to("g");
+    let (here, there, plan) = of(&gateway);
+    assert_eq!((here, there), (vec![], vec![vec![v4, v6], vec![other]]));
+    assert_eq!(ends(&gateway), [v4, other, v6]);
+    assert_eq!((plan.shapes.len(), gateway.routing().lines.len()), (0, 0));
+    let numbers: Vec<u8> = plan.circuits.iter().map(|c| c.port).collect();
+    assert!(numbers[0] == numbers[1] && numbers[1] != numbers[2], "{numbers:?}");
+    // One that is called otherwise later knows others.
+    let mut renamed = gateway;
+    renamed.set_own_name(Some("e2".into()));
+    assert_eq!((of(&renamed).0, ends(&renamed)), (vec![("edge0".to_string(), 3)], vec![v4, v6]));
+}
+
+#[test]
+fn a_node_refuses_more_nodes_with_ports_than_it_has_numbers() {
+    let docs = |n: u32| {
+        let port = |i: u32| {
+            format!("{{apiVersion: tunny/v1, kind: EdgePort, metadata: {{name: p{i:02}}}, spec: {{node: n{i}, interface: e0, at: [192.0.2.{}]}}}}\n", i + 1)
+        };
+        parse_text("x.yaml", &(0..n).map(port).collect::<Vec<_>>().join("---\n")).unwrap()
+    };
+    let taken = Model::of_node(Some("n3"), &docs(16)).unwrap().0;
+    let numbers: std::collections::BTreeSet<u8> = taken.edge().ports.iter().map(|p| p.number).collect();
+    assert_eq!(numbers.len(), 16);
+    let refused = Model::of_node(Some("n3"), &docs(17)).unwrap_err();
+    let said = refused[0].to_string();
+    assert!(said.contains("ports here and other nodes with ports are 17, and a node takes 16"), "{said}");
+}

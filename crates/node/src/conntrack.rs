@@ -365,9 +365,22 @@ impl Conntrack {
             None => coming.ports.contains(p),
         });
         edge.ports.extend(coming.ports.into_iter().filter(|p| p.interface.is_some()));
+        // No packet of a line may leave by another port that gets the number of its own.
+        let stays = |old: &EdgePortPlan| {
+            let same = |p: &EdgePortPlan| (p.number, &p.interface, &p.at) == (old.number, &old.interface, &old.at);
+            edge.ports.iter().any(same)
+        };
+        let left: BTreeSet<u8> = self.plan.lock().edge.ports.iter().filter(|p| stays(p)).map(|p| p.number).collect();
+        edge.circuits.retain(|c| left.contains(&c.port));
         let known: BTreeSet<String> = edge.vm_ports.iter().map(|p| p.interface.clone()).collect();
         edge.vm_ports.extend(coming.vm_ports.into_iter().filter(|p| !known.contains(&p.interface)));
         self.enter_edge(writer, edge)
+    }
+
+    /// Enters edge ports and circuits anew, whatever the tables were told.
+    pub fn enter_edge_anew(&self, writer: &mut Writer) -> Result<(), NodeError> {
+        *self.edge.lock() = None;
+        self.follow_ports(writer)
     }
 
     fn enter_edge(&self, writer: &mut Writer, edge: EdgePlan) -> Result<(), NodeError> {

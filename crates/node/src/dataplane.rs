@@ -71,8 +71,9 @@ impl Service {
     pub fn of(model: &Model) -> Service {
         let Some(g) = model.gateway() else { return Service { port: 4789, ..Default::default() } };
         let vteps = g.vteps().into_iter().flatten().collect();
-        let edge: Vec<String> = model.by_name().edge_ports.values().filter_map(|p| p.interface.clone()).collect();
-        let tuns = model.by_name().edge_ports.values().filter(|p| p.tun).filter_map(|p| p.interface.clone()).collect();
+        let ports = || model.by_name().edge_ports.values();
+        let edge: Vec<String> = ports().filter_map(|p| p.here(model.own_name()).cloned()).collect();
+        let tuns = ports().filter(|p| p.tun).filter_map(|p| p.here(model.own_name()).cloned()).collect();
         let vms: Vec<String> = model.by_name().vm_ports.values().map(|p| p.interface.clone()).collect();
         let of_vms = model.by_name().vm_ports.values().filter_map(|p| Some((p.interface.clone(), p.engine?)));
         let mut engines: HashMap<String, Engine> = of_vms.collect();

@@ -21,6 +21,8 @@ fields! {
     pub kind EdgePort {
         /// Name, unique among the documents of its kind.
         name: Name = "metadata.name", OwnName;
+        /// In a region the node that has the interface; the controller takes no EdgePort without it. Other nodes send there (spec.addresses of the Node), and the controller fills in spec.at for them. In a node's own files it has no place.
+        node: Option<Name> = "spec.node", own_name().optional().meaning("no controller sends it");
         /// The interface. It needs no address; what comes by it is a customer's, but for the link's own control (LACP, LLDP), which is left to the kernel. Either this is given or spec.at.
         interface: Option<String> = "spec.interface", interface_name(INTERFACE).optional().meaning("the port is at another node, spec.at");
         /// Tunnel addresses of the node at which the port is, if that is another one than this. A packet to a line of this port goes there as it came from its VM's host, once; the Overlays are the same documents at both nodes, and that node needs the VPCs and VMs, too. It goes by the address of its own outer family.
@@ -43,9 +45,17 @@ fields! {
 }
 
 impl EdgePort {
-    /// Whether it is at another node.
-    pub fn elsewhere(&self) -> bool {
-        self.interface.is_none()
+    /// The interface, if the port is at the node that its region calls `own`.
+    pub fn here(&self, own: Option<&str>) -> Option<&String> {
+        self.interface.as_ref().filter(|_| self.node.is_none() || self.node.as_deref() == own)
+    }
+
+    /// Tunnel addresses of the node at which it is, if that is another one than `own`.
+    pub fn elsewhere(&self, own: Option<&str>) -> &[IpAddr] {
+        match self.here(own) {
+            Some(_) => &[],
+            None => &self.at,
+        }
     }
 
     /// EtherTypes of the outer and the inner tag.
@@ -55,6 +65,11 @@ impl EdgePort {
     }
 }
 
+/// Whether of several addresses none could be chosen by its family.
+pub(crate) fn two_of_a_family(addresses: &[IpAddr]) -> bool {
+    matches!(addresses, [a, b] if a.is_ipv4() == b.is_ipv4())
+}
+
 impl Described for EdgePort {
     fn name(&self) -> Name {
         self.name.clone()
@@ -62,6 +77,7 @@ impl Described for EdgePort {
 
     fn summary(&self) -> String {
         let place = self.interface.clone().unwrap_or_else(|| format!("at {}", texts(self.at.iter())));
+        let place = self.node.as_ref().map_or(place.clone(), |node| format!("{place} of {node}"));
         match self.tags {
             0 if self.tun => format!("{place}, tunnel"),
             0 => format!("{place}, untagged"),
@@ -73,14 +89,17 @@ impl Described for EdgePort {
     fn check(self, doc: &mut Doc<'_>) -> Option<EdgePort> {
         let sound = |field| !doc.is_wrong(field);
         let why = match (&self.interface, self.at.as_slice()) {
-            (Some(_), [_, ..]) => {
+            (None, _) if self.node.is_some() && sound("spec.interface") => {
+                Some(("spec.interface", "is missing: write the interface that Node spec.node has for the port"))
+            }
+            (Some(_), [_, ..]) if self.node.is_none() => {
                 Some(("spec.at", "is given, and spec.interface, too: the port is either here or at another node"))
             }
             (None, []) if sound("spec.interface") && sound("spec.at") => Some((
                 "spec.interface",
                 "is missing: write the port's interface, or in `spec.at` the tunnel address of the node at which it is",
             )),
-            (_, [a, b]) if a.is_ipv4() == b.is_ipv4() => {
+            (_, at) if two_of_a_family(at) => {
                 Some(("spec.at", "has two addresses of one family: which of them is to be used?"))
             }
             _ => None,

@@ -108,13 +108,17 @@ impl Model {
         }))
     }
 
-    /// The name of this node in its region, by which it knows what of a PublicPool is its own.
+    /// The name of this node in its region, by which it knows what of a PublicPool and which EdgePort is its own.
     pub fn own_name(&self) -> Option<&str> {
         self.own_name.as_deref()
     }
 
     /// Says how this node is called in its region.
     pub fn set_own_name(&mut self, name: Option<Name>) {
+        if self.own_name != name {
+            // Whether an edge port is here hangs on it.
+            self.tunnel_ends.take();
+        }
         self.own_name = name;
     }
 

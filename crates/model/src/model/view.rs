@@ -163,7 +163,8 @@ impl Model {
     /// tables.
     pub fn nc_addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
         let handed = self.named.handovers.values().flat_map(|h| h.to.iter().copied());
-        let edges = self.named.edge_ports.values().flat_map(|p| p.at.iter().copied());
+        let own = self.own_name();
+        let edges = self.named.edge_ports.values().flat_map(move |p| p.elsewhere(own).iter().copied());
         self.nc_addrs.keys().copied().chain(handed).chain(edges)
     }
 
@@ -292,10 +293,10 @@ impl<'a> Steps<'a> {
                 }
                 Undo::Named(Kind::EdgePort, name, old) => {
                     if let Some(Object::EdgePort(old)) = old.as_deref() {
-                        c.ncs_before.extend(&old.at);
+                        c.ncs_before.extend(old.elsewhere(model.own_name()));
                     }
                     let now = model.named.edge_ports.get(name);
-                    c.ncs_after.extend(now.iter().flat_map(|p| p.at.iter().copied()));
+                    c.ncs_after.extend(now.iter().flat_map(|p| p.elsewhere(model.own_name()).iter().copied()));
                 }
                 Undo::PeeringAdded(_) | Undo::PeeringRemoved(..) | Undo::Named(..) => {}
                 Undo::VmAdded(v, mac) => drop(c.delta(*v).vms.entry(*mac).or_insert(false)),

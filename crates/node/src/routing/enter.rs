@@ -115,6 +115,18 @@ impl Routing {
         (come, gone)
     }
 
+    /// Where the prefixes lead that a VPC has learned.
+    pub(crate) fn learned_targets(&self, vni: Vni) -> BTreeMap<Prefix, Target> {
+        self.learned.lock().get(&vni).map(OfVpc::targets).unwrap_or_default()
+    }
+
+    /// Whether a VPC has learned an address, or by it where a prefix is.
+    pub(crate) fn has_learned(&self, vni: Vni, address: IpAddr) -> bool {
+        let learned = self.learned.lock();
+        let hosts = learned.get(&vni).into_iter().flat_map(|of| of.fabric.hosts.values());
+        hosts.into_iter().any(|host| host.addresses.contains(&address) || host.hop_address() == Some(address))
+    }
+
     /// Every tunnel end that is learned.
     pub(crate) fn vteps(&self) -> BTreeSet<IpAddr> {
         self.learned.lock().values().flat_map(|of| of.fabric.vteps()).collect()

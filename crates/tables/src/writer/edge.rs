@@ -9,7 +9,7 @@
 use super::versions::Concerned;
 use super::{nc_key, Writer};
 use crate::arena::Block;
-use crate::reader::{circuit_by_tags, circuit_by_vni, vm_port_bucket_key, VM_PORT_MAC};
+use crate::reader::{circuit_by_tags, circuit_by_vni, vm_port_bucket_key, CircuitVpc, VM_PORT_MAC};
 use abi::*;
 use memory::{root, Lines};
 use std::collections::BTreeSet;
@@ -125,11 +125,24 @@ const SLOTS: usize = 8;
 const BUCKET: u32 = 2;
 
 impl CircuitSpec {
+    /// What a reader finds by its tags.
+    pub fn found(&self) -> CircuitVpc {
+        CircuitVpc { vni: self.vni, gateway: self.gateway, sender: self.mark() }
+    }
+
+    fn mark(&self) -> u32 {
+        if self.sender == 0 {
+            0
+        } else {
+            mac_mark(self.sender)
+        }
+    }
+
     /// Its entries: by its tags, by VPC and line, and that its customer is known at the port.
     fn entries(&self) -> [(u64, u64); 3] {
         let tags = circuit_by_tags(self.port, self.customer, self.overlay);
         let class = u64::from(self.class) << CIRCUIT_CLASS_SHIFT;
-        let mark = if self.sender == 0 { 0 } else { u64::from(mac_mark(self.sender)) };
+        let mark = u64::from(self.mark());
         let vpc = u64::from(self.vni) | u64::from(self.line) << CIRCUIT_LINE_SHIFT;
         let known = circuit_by_tags(self.port, self.customer, CIRCUIT_CUSTOMER as u16);
         [
