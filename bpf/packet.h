@@ -45,7 +45,7 @@
 #define PROTO_SHIM6 140
 
 /* How far the tenant stage came. */
-enum admission { STRANGER, ATTRIBUTED, ACCEPTED };
+enum admission { STRANGER, ATTRIBUTED, ACCEPTED, OF_CUSTOMER };
 
 struct end {
 	__u64 sender_hi;

@@ -148,8 +148,11 @@ __noinline int tunny_edge(struct frame_ctx *ctx, struct end *e, __u32 number)
 			return tunny_refuse(e, end);
 	}
 #ifndef TUNNY_SKB
-	else if (!end)
+	else if (!end) {
 		end = qinq_decapsulate(&p, e, number, &gateway);
+		if (end == DROP_EDGE_MAC)
+			return tunny_refuse(e, end);
+	}
 #endif
 	if (!end && unlikely(gateway)) {
 		int control = tunny_control(ctx, gateway);

@@ -54,11 +54,13 @@ static __always_inline int qinq_tags(struct packet *p, __u32 number, __u32 tags,
 		return PASS;
 	if (tags)
 		end = qinq_tag(p, MAC_BYTES, tpids, DROP_EDGE_UNTAGGED, &outer);
+	/* What was read before that was wrong says whose the frame is. */
+	*key = number << TUNNY_CIRCUIT_PORT_SHIFT | outer << TUNNY_CIRCUIT_OUTER_SHIFT;
 	if (!end && tags > 1)
 		end = qinq_tag(p, MAC_BYTES + TAG_BYTES, tpids >> 16, DROP_EDGE_ONE_TAG, &inner);
 	if (end)
 		return end;
-	*key = number << TUNNY_CIRCUIT_PORT_SHIFT | outer << TUNNY_CIRCUIT_OUTER_SHIFT | inner;
+	*key |= inner;
 	data = front(p->ctx) + MAC_BYTES + (tags > 1 ? 2 : tags) * TAG_BYTES;
 	if (data + 2 > behind(p->ctx))
 		return DROP_OUTER_TRUNCATED;
@@ -164,6 +166,17 @@ static __always_inline void qinq_versions(const struct tunny_root *root, __u32 v
 	miss->versions += flow_versions(root, vni, __builtin_bswap32(miss->addresses >> 32));
 }
 
+/* A drop for which no VPC can be charged is counted for the customer, if there is one with the frame's outer tag. */
+static __always_inline void of_customer(struct end *e, __u32 key)
+{
+	__u32 customer = key >> TUNNY_CIRCUIT_OUTER_SHIFT & VID_MASK;
+
+	if (!customer || tunny_circuit_vpc(key | TUNNY_CIRCUIT_CUSTOMER) != DROP_EDGE_OVERLAY_UNKNOWN)
+		return;
+	e->vni = TUNNY_DROP_CUSTOMER | key >> TUNNY_CIRCUIT_PORT_SHIFT << TUNNY_DROP_CUSTOMER_PORT_SHIFT | customer;
+	e->admission = OF_CUSTOMER;
+}
+
 /*
  * Takes the tags off: fills the VPC, the gateway's address if a routing daemon is there, and the frame behind them, which begins where the
  * packet does. GO or a verdict.
@@ -173,12 +186,18 @@ static __always_inline int qinq_decapsulate(struct packet *p, struct end *e, __u
 	__u64 port = READ_ONCE(p->root->edge_ports[number & (EDGE_PORTS - 1)]), found;
 	__u32 tags = port >> TUNNY_EDGE_PORT_TAGS_SHIFT & 3, key = 0;
 	int end = port & TUNNY_EDGE_PORT_CHANGES ? PASS : qinq_tags(p, number, tags, &key);
+	void *data;
 
-	if (end)
+	if (end) {
+		if (end < DROP_REASONS)
+			of_customer(e, key);
 		return end;
+	}
 	found = tunny_circuit_vpc(key);
-	if (found < DROP_REASONS)
+	if (found < DROP_REASONS) {
+		of_customer(e, key);
 		return found;
+	}
 	found -= DROP_REASONS;
 	p->vni = found & 0xffffff;
 	*gateway = found >> TUNNY_CIRCUIT_GATEWAY_SHIFT;
@@ -200,7 +219,10 @@ static __always_inline int qinq_decapsulate(struct packet *p, struct end *e, __u
 	e->vni = p->vni;
 	e->inner_at = e->tag_bytes;
 	e->inner_bytes = p->inner_bytes;
-	return GO;
+	data = front(p->ctx);
+	if (data + ETH_BYTES > behind(p->ctx))
+		return DROP_INNER_TRUNCATED;
+	return tunny_circuit_sender(key, load_be64(data + 4) & ((1ULL << 48) - 1)) ? GO : DROP_EDGE_MAC;
 }
 #endif
 

@@ -47,12 +47,15 @@ static __always_inline int vmport_decapsulate(struct packet *p, struct end *e, _
 	return GO;
 }
 
-/* A VM sends from its own addresses alone: the source's entry in the VPC is that of the port's VM. GO or the drop. Global, verified once. */
-__noinline int tunny_guest_source(struct frame_ctx *ctx, const struct end *e, __u64 roots, __u32 v6)
+/*
+ * Looks up who sends a packet, whose inner frame is at `at`. By a VM port a VM sends from its own addresses alone: the source's entry in the VPC is
+ * that of the port's VM. A VM that is shaped sends by the software path. GO or a verdict. Global, verified once.
+ */
+__noinline int tunny_sender(struct frame_ctx *ctx, const struct end *e, __u64 roots, __u32 v6, __u32 at)
 {
 	struct tunny_root *root = map_value(&tunny_root, 0);
 	struct walk *w = map_value(&tunny_walks, 0);
-	void *ip = front(ctx) + ETH_BYTES;
+	void *ip = front(ctx) + (at & 0xff) + ETH_BYTES;
 
 	if (!e || !root || !w)
 		return DROP_TABLE_FAULT;
@@ -66,9 +69,10 @@ __noinline int tunny_guest_source(struct frame_ctx *ctx, const struct end *e, __
 		walk_to(w, e->vni, 0, 0, load_be32(ip + 12));
 	}
 	w->roots = roots;
-	if (!find_vm(root, w) || w->vm.flags & TUNNY_VM_FLAG_GATEWAY)
+	w->found = find_vm(root, w);
+	if (e->guest && (!w->found || w->vm.flags & TUNNY_VM_FLAG_GATEWAY || w->vm.mac != e->guest))
 		return DROP_VM_PORT_SOURCE;
-	return w->vm.mac == e->guest ? GO : DROP_VM_PORT_SOURCE;
+	return w->found && w->vm.flags & TUNNY_VM_FLAG_SHAPED && !tunny_probes.only ? PUNT + PUNT_SHAPED : GO;
 }
 
 /* What a frame of a VM for everybody, or for many, comes to, which is dropped as `end` if it is for no DHCP server. Its IP header lies in the first buffer. */

@@ -3,7 +3,7 @@
 #ifndef TUNNY_ABI_H
 #define TUNNY_ABI_H
 
-#define TUNNY_PROGRAM_HASH 0x188d3dea7e6555b5ULL
+#define TUNNY_PROGRAM_HASH 0x7cafaab4f5a13778ULL
 
 #define TUNNY_LINE_BYTES 64U
 #define TUNNY_SEGMENT_SHIFT 16U
@@ -84,7 +84,8 @@
 #define TUNNY_POLICY_PATH_SOFTWARE 0x10ULL
 #define TUNNY_POLICY_PATH_PEERINGS 0x20ULL
 #define TUNNY_POLICY_PATH_SESSIONS 0x40ULL
-#define TUNNY_POLICY_PATHS 0x70ULL
+#define TUNNY_POLICY_SHAPED 0x80ULL
+#define TUNNY_POLICY_PATHS 0xf0ULL
 #define TUNNY_POLICY_EPOCH_SHIFT 0x10U
 #define TUNNY_ROOT_LINE_MASK 0x3ffffffU
 #define TUNNY_ROOT_LEVELS_SHIFT 0x1aU
@@ -112,17 +113,22 @@
 #define TUNNY_KEY_GENERATION_SHIFT 0x3U
 #define TUNNY_VM_FLAG_METERED 0x1U
 #define TUNNY_VM_FLAG_GATEWAY 0x2U
+#define TUNNY_VM_FLAG_SHAPED 0x4U
 #define TUNNY_CIRCUIT_VALID 0x8000000000000000ULL
 #define TUNNY_CIRCUIT_KEY_MASK 0x1ffffffffULL
 #define TUNNY_CIRCUIT_BY_VNI 0x100000000ULL
 #define TUNNY_CIRCUIT_VM_PORT 0x80000000U
 #define TUNNY_CIRCUIT_VM_MAC 0xc0000000U
+#define TUNNY_CIRCUIT_VM_CLASS 0x20000000U
 #define TUNNY_CIRCUIT_MTU_SHIFT 0x30U
 #define TUNNY_CIRCUIT_IFINDEX_MASK 0x3fffffffU
 #define TUNNY_CIRCUIT_PORT_SHIFT 0x18U
 #define TUNNY_CIRCUIT_OUTER_SHIFT 0xcU
 #define TUNNY_CIRCUIT_CUSTOMER 0xfffU
 #define TUNNY_CIRCUIT_TAGS_SHIFT 0x21U
+#define TUNNY_MAC_MARK_BITS 0x1eU
+#define TUNNY_DROP_CUSTOMER 0x1000000U
+#define TUNNY_DROP_CUSTOMER_PORT_SHIFT 0xcU
 #define TUNNY_CIRCUIT_CLASS_SHIFT 0x30U
 #define TUNNY_CIRCUIT_LINE_SHIFT 0x18U
 #define TUNNY_CIRCUIT_GATEWAY_SHIFT 0x20U
@@ -350,6 +356,7 @@ enum tunny_drop {
 	DROP_VM_PORT_NONE = 99,
 	DROP_DHCP_REFUSED = 100,
 	DROP_DHCP_LIMITED = 101,
+	DROP_EDGE_MAC = 102,
 };
 
 enum tunny_punt {
@@ -419,7 +426,8 @@ struct tunny_root {
 	__u64 edge_tpids[16];
 	__u64 circuits;
 	__u64 vm_ports;
-	__u64 reserved[55];
+	__u64 shaped_vms;
+	__u64 reserved[54];
 	__u64 punt_total_tat;
 	__u64 punt_total_peak_tat;
 	__u64 punt_epoch;
@@ -470,7 +478,8 @@ _Static_assert(__builtin_offsetof(struct tunny_root, edge_ports) == 3576, "Root.
 _Static_assert(__builtin_offsetof(struct tunny_root, edge_tpids) == 3704, "Root.edge_tpids");
 _Static_assert(__builtin_offsetof(struct tunny_root, circuits) == 3832, "Root.circuits");
 _Static_assert(__builtin_offsetof(struct tunny_root, vm_ports) == 3840, "Root.vm_ports");
-_Static_assert(__builtin_offsetof(struct tunny_root, reserved) == 3848, "Root.reserved");
+_Static_assert(__builtin_offsetof(struct tunny_root, shaped_vms) == 3848, "Root.shaped_vms");
+_Static_assert(__builtin_offsetof(struct tunny_root, reserved) == 3856, "Root.reserved");
 _Static_assert(__builtin_offsetof(struct tunny_root, punt_total_tat) == 4288, "Root.punt_total_tat");
 _Static_assert(__builtin_offsetof(struct tunny_root, punt_total_peak_tat) == 4296, "Root.punt_total_peak_tat");
 _Static_assert(__builtin_offsetof(struct tunny_root, punt_epoch) == 4304, "Root.punt_epoch");

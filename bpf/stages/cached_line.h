@@ -100,7 +100,7 @@ __noinline int tunny_cached_edge(struct frame_ctx *ctx, __u32 number)
 	struct tunny_stats *stats = map_value(&tunny_stats, cpu);
 	void *p = front(ctx), *ip;
 	struct tunny_flow_line *line, *other;
-	__u64 port, addresses, rest, versions, hash;
+	__u64 port, addresses, rest, versions, hash, mac;
 	struct egress out;
 	int vids, reason;
 	struct end *e;
@@ -121,6 +121,7 @@ __noinline int tunny_cached_edge(struct frame_ctx *ctx, __u32 number)
 	ip = p + ETH_BYTES + shift;
 	if (vids < 0 || ip + IPV4_BYTES + 8 > behind(ctx) || (*(__u8 *)p | *(__u8 *)(p + 6)) & 1)
 		return 0;
+	mac = load_be64(p + 4) & ((1ULL << 48) - 1);
 	edge = TUNNY_FLOW_EDGE | number << 24;
 	addresses = addresses_of(ip);
 	rest = rest_of(ip, vids);
@@ -154,6 +155,8 @@ __noinline int tunny_cached_edge(struct frame_ctx *ctx, __u32 number)
 	port = versions + flow_versions(root, vni, dst);
 	if (to_vni != vni)
 		port += flow_versions(root, to_vni, dst);
+	if (!tunny_circuit_sender(number << TUNNY_CIRCUIT_PORT_SHIFT | vids, mac))
+		goto miss;
 	if (line->versions << 16 >> 16 != port || !leaves_by(ctx, line, inner + INNER_ETH - ETH_BYTES, &out))
 		goto miss;
 	reason = line_meters(line, inner);

@@ -142,13 +142,13 @@ static __always_inline int drop(struct exit *x, const struct end *e, __u32 reaso
 	if (e->admission != STRANGER && !tunny_probes.only && tunny_count_drop(x->root->drops, x->root->salt, e->vni, reason, packets))
 		x->stats->drop_overflow += packets;
 	if (unlikely(options & TUNNY_OPT_CAPTURE_DROPS))
-		tunny_capture(x->ctx, TUNNY_EVENT_DROP, reason, e->vni);
+		tunny_capture(x->ctx, TUNNY_EVENT_DROP, reason, e->admission == OF_CUSTOMER ? 0 : e->vni);
 	return XDP_DROP;
 }
 
 static __always_inline struct tunny_tenant_state *tenant_state(struct exit *x, const struct end *e)
 {
-	__u32 record = e->admission == STRANGER ? 0 : tenant_record(x->root, e->tenant);
+	__u32 record = e->admission == STRANGER || e->admission == OF_CUSTOMER ? 0 : tenant_record(x->root, e->tenant);
 
 	return record ? line_at(record + (1 << TUNNY_TENANT_CHUNK_SHIFT)) : NULL;
 }

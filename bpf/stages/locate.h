@@ -53,8 +53,13 @@ static __always_inline int locate(struct packet *p)
 
 	if (!p->vm_found)
 		return icmp_or(p->options, DROP_VM_UNKNOWN);
-	if (unlikely(p->vm.flags & TUNNY_VM_FLAG_GATEWAY))
-		return PUNT + PUNT_GATEWAY_ADDRESS;
+	if (unlikely(p->vm.flags & (TUNNY_VM_FLAG_GATEWAY | TUNNY_VM_FLAG_SHAPED))) {
+		if (p->vm.flags & TUNNY_VM_FLAG_GATEWAY)
+			return PUNT + PUNT_GATEWAY_ADDRESS;
+		/* Only the software path can let a packet wait. */
+		if (!tunny_probes.only)
+			return PUNT + PUNT_SHAPED;
+	}
 	if (p->ttl <= 1)
 		return icmp_or(p->options, DROP_TTL_EXPIRED);
 	verdict = find_nexthop(p);

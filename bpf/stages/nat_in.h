@@ -102,7 +102,10 @@ __noinline int tunny_nat_find(struct frame_ctx *ctx, struct flow *w, struct end 
 	if (sizeof(e->segments))
 		count_segments(ctx, map_value(&tunny_stats, cpu_number()), e, 0);
 	w->segments = e->segments;
-	return w->walk.found && !(w->walk.vm.flags & TUNNY_VM_FLAG_GATEWAY) ? GO : DROP_VM_UNKNOWN;
+	if (unlikely(!w->walk.found))
+		/* The software path knows whether it is a site's. */
+		return tunny_probes.only ? DROP_VM_UNKNOWN : PUNT + PUNT_PATH_SOFTWARE;
+	return w->walk.vm.flags & TUNNY_VM_FLAG_GATEWAY ? DROP_VM_UNKNOWN : GO;
 }
 
 /* Locates, meters, wraps and sends it. Negative: sent. */

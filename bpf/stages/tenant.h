@@ -129,11 +129,15 @@ static __always_inline int tenant(struct packet *p, struct end *e)
 	}
 	e->admission = ACCEPTED;
 	p->to_vni = p->vni;
-	if (unlikely(p->policy & TUNNY_POLICY_PATH_SOFTWARE) && !tunny_probes.only)
-		return PUNT + PUNT_PATH_SOFTWARE;
+	if (unlikely(p->policy & (TUNNY_POLICY_PATH_SOFTWARE | TUNNY_POLICY_SHAPED)) && !tunny_probes.only) {
+		if (p->policy & TUNNY_POLICY_PATH_SOFTWARE)
+			return PUNT + PUNT_PATH_SOFTWARE;
+		if (!p->edge)
+			return tunny_sender(p->ctx, e, p->roots, p->inner_v6, p->inner_at);
+	}
 	if (!p->edge)
 		return GO;
-	return e->guest ? tunny_guest_source(p->ctx, e, p->roots, p->inner_v6) : tunny_line_source(p->ctx, p->roots, p->inner_v6);
+	return e->guest ? tunny_sender(p->ctx, e, p->roots, p->inner_v6, 0) : tunny_line_source(p->ctx, p->roots, p->inner_v6);
 }
 
 #endif

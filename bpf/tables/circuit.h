@@ -45,6 +45,24 @@ static __always_inline __u64 circuit_find(const struct tunny_root *root, __u64 k
 	return 0;
 }
 
+/* What is kept of a MAC address that frames of a circuit come from; never 0. */
+static __always_inline __u32 mac_mark(__u64 mac)
+{
+	__u32 mark = (mac ^ mac >> TUNNY_MAC_MARK_BITS) & ((1U << TUNNY_MAC_MARK_BITS) - 1);
+
+	return mark ? mark : 1;
+}
+
+/* May frames of a circuit, by its tags, come from this MAC address? Global, so that its loop is verified once. */
+__noinline int tunny_circuit_sender(__u32 tags, __u64 mac)
+{
+	const struct tunny_root *root = map_value(&tunny_root, 0);
+	__u64 value, word = root ? circuit_find(root, tags, &value) : 0;
+	__u32 mark = word >> TUNNY_CIRCUIT_TAGS_SHIFT & ((1U << TUNNY_MAC_MARK_BITS) - 1);
+
+	return !mark || mark == mac_mark(mac);
+}
+
 /* The MAC address in the value of a VM port's entry. */
 #define VM_PORT_MAC ((1ULL << TUNNY_CIRCUIT_MTU_SHIFT) - 1)
 

@@ -47,6 +47,14 @@ pub const fn flow_hash_v6(src: (u64, u64), dst: (u64, u64), proto: u8, ports: u3
     hash3((proto as u64) << 32 | ports as u64, src.0 ^ dst.0.rotate_left(32), src.1 ^ dst.1.rotate_left(32), 0)
 }
 
+/// What is kept of a MAC address that frames of a circuit come from; never 0. All its bits are in it, folded.
+pub const fn mac_mark(mac: u64) -> u32 {
+    match (mac ^ mac >> crate::MAC_MARK_BITS) as u32 & ((1 << crate::MAC_MARK_BITS) - 1) {
+        0 => 1,
+        mark => mark,
+    }
+}
+
 /// Outer UDP source port of a flow: 49152–65535 (RFC 7348 §5).
 #[inline(always)]
 pub const fn source_port(flow_hash: u64) -> u16 {

@@ -187,8 +187,10 @@ layouts! {
         circuits: u64,
         /// Ports towards VMs of this node, which are in the table of circuits, too: how many there are.
         vm_ports: u64,
+        /// VMs that are shaped, whose classes are in the table of circuits, too: how many there are.
+        shaped_vms: u64,
         /// Room for later versions.
-        reserved: [u64; 55],
+        reserved: [u64; 54],
         /// GCRA time of all punts together, committed rate (engine-written), ns.
         punt_total_tat: u64,
         /// The same, peak rate.
@@ -635,8 +637,10 @@ bits! {
     POLICY_PATH_PEERINGS: u64 = 1 << 5;
     /// POLICY, a path bit: its packets that belong to sessions are handed over, translated or judged.
     POLICY_PATH_SESSIONS: u64 = 1 << 6;
+    /// POLICY, a path bit: there are shaped VMs in it, so that of each packet it is asked who sends it.
+    POLICY_SHAPED: u64 = 1 << 7;
     /// POLICY: the path bits. They say where packets are served and nothing of what becomes of them, so the epoch does not change with them.
-    POLICY_PATHS: u64 = 0x7 << 4;
+    POLICY_PATHS: u64 = 0xf << 4;
     /// POLICY: shift of the 16-bit epoch, raised by each change that sessions must be judged again for.
     POLICY_EPOCH_SHIFT: u32 = 16;
 
@@ -696,6 +700,8 @@ bits! {
     VM_FLAG_METERED: u32 = 1 << 0;
     /// VM entry flag: the address is the gateway's own in this VPC; NC id and VM id are 0.
     VM_FLAG_GATEWAY: u32 = 1 << 1;
+    /// VM entry flag: the VM is shaped (CIRCUIT_VM_CLASS), so that the software path serves what it sends and gets.
+    VM_FLAG_SHAPED: u32 = 1 << 2;
 
     /// CIRCUIT: the entry is in use.
     CIRCUIT_VALID: u64 = 1 << 63;
@@ -708,6 +714,9 @@ bits! {
     CIRCUIT_VM_PORT: u64 = 1 << 31;
     /// CIRCUIT key: the same once more, found by VPC and MAC address: in the bucket of VNI << 40 ^ MAC address.
     CIRCUIT_VM_MAC: u64 = 3 << 30;
+    /// CIRCUIT key: the classes of a VM that is shaped: CIRCUIT_VM_CLASS | class of what it gets (16 bits), found as CIRCUIT_VM_MAC. The entry has
+    /// the VPC at CIRCUIT_TAGS_SHIFT, its value the VM's MAC address, at CIRCUIT_CLASS_SHIFT the class of what it sends.
+    CIRCUIT_VM_CLASS: u64 = 1 << 29;
     /// Value of a VM port's CIRCUIT: shift of the MTU.
     CIRCUIT_MTU_SHIFT: u32 = 48;
     /// Mask of the interface index in a VM port's CIRCUIT.
@@ -718,8 +727,14 @@ bits! {
     CIRCUIT_OUTER_SHIFT: u32 = 12;
     /// CIRCUIT key: in place of an overlay's tag: the customer has circuits at this port.
     CIRCUIT_CUSTOMER: u64 = 0xfff;
-    /// CIRCUIT by VPC and line: shift of the key by tags, 28 bits.
+    /// CIRCUIT by VPC and line: shift of the key by tags, 28 bits. CIRCUIT by tags: shift of mac_mark of the MAC address that frames come from, 0: any.
     CIRCUIT_TAGS_SHIFT: u32 = 33;
+    /// mac_mark: its bits.
+    MAC_MARK_BITS: u32 = 30;
+    /// Drop counters, in place of a VNI: a customer whose overlay is not known: DROP_CUSTOMER | port << 12 | customer's VLAN id.
+    DROP_CUSTOMER: u32 = 1 << 24;
+    /// Shift of the port in it.
+    DROP_CUSTOMER_PORT_SHIFT: u32 = 12;
     /// Value of a CIRCUIT by VPC and line: shift of its class.
     CIRCUIT_CLASS_SHIFT: u32 = 48;
     /// Value of a CIRCUIT by tags: shift of its line (8 bits).

@@ -64,7 +64,7 @@ limits! {
     EDGE_PORTS_MAX: u32 = 16;
     /// Circuits of customers at a node at most.
     CIRCUITS_MAX: u32 = 1 << 16;
-    /// Those of them that are shaped at most. Each has a class of 16 bits, and one that is taken away keeps its class until nothing of it waits.
+    /// Classes of lines and VMs that are shaped at most, of a line one, of a VM two. Each has a class of 16 bits, and one that is taken away keeps its class until nothing of it waits.
     SHAPED_MAX: u32 = 1 << 15;
     /// Tags of a frame on an edge port at most.
     EDGE_TAGS_MAX: u32 = 2;

@@ -167,7 +167,7 @@ reasons! {
     TableFault = 49, "table_fault", Emit, "A table entry points outside the table memory.", "Report a bug; restart `tunny node`, which rebuilds the entry.";
     InnerMulticastSourceMac = 50, "inner_multicast_source_mac", Parse, "The inner source MAC address is a group address.", "Look at the sending VM.";
     NatNoPool = 51, "nat_no_pool", Nat, "Neither a Snat nor an elastic address of the VPC serves the sending VM.", "Create a Snat for the VPC, add the VM's prefix to its `ipv6Prefixes`, or give the VM an ElasticIp.";
-    NatSourceUnknown = 52, "nat_source_unknown", Nat, "A packet for the Internet whose inner source is no VM of the VPC: no answer could find it.", "Create the Vm, or look for a VM that uses another one's address.";
+    NatSourceUnknown = 52, "nat_source_unknown", Nat, "A packet for the Internet whose inner source is no VM of the VPC, and that came by no line of it: no answer could find it.", "Create the Vm, or look for a VM that uses another one's address.";
     NatPortsExhausted = 53, "nat_ports_exhausted", Nat, "No address of the pool has a free port for the VM.", "Add addresses to the PublicPool; `tunny get ports` shows who holds them.";
     NatPortQuota = 54, "nat_port_quota", Nat, "The VM's or the VPC's limit of ports is reached.", "Raise the limit in the Snat; `tunny get ports` shows who holds them.";
     NatConflict = 55, "nat_conflict", Nat, "The public endpoint is already taken by another session with the same remote endpoint.", "Expected where ports are reused or a forward and a Snat share an address; else use another source port.";
@@ -209,14 +209,15 @@ reasons! {
     EdgeCustomerUnknown = 91, "edge_customer_unknown", Tenant, "No line at this edge port belongs to the customer whose tag the frame has.", "Create an Overlay with this `spec.customer`, or look at who sends this tag.";
     EdgeOverlayUnknown = 92, "edge_overlay_unknown", Tenant, "The customer has lines at this edge port, but none with the overlay's tag of the frame.", "Create an Overlay with this `spec.overlay`, or look at the CE.";
     EdgeSource = 93, "edge_source", Tenant, "The inner source address of a packet from a customer's line is not behind a line: the VPC's route to it has another scope, as that to a VM has, or there is none.", "Create a Route with scope line for the site's prefix, or look for a site that uses another one's address.";
-    ShapedFull = 94, "shaped_full", Emit, "As much waits of the packet's line as may (`spec.shape` of its Overlay), or of all lines together.", "Expected where more is sent to the site than its rate for a while. Raise `spec.shape.rate`, or what may wait (`tunny get shaping`).";
-    ShapedLost = 95, "shaped_lost", Emit, "The packet waited for its line's rate when the node was stopped, or its line has just been taken away.", "None: expected when a node is stopped or a line is removed.";
+    ShapedFull = 94, "shaped_full", Emit, "As much waits of the packet's line or VM as may (`spec.shape` of its Overlay or Vm), or of all together.", "Expected where more is sent than the rate for a while. Raise `spec.shape.rate`, or what may wait (`tunny get shaping`).";
+    ShapedLost = 95, "shaped_lost", Emit, "The packet waited for the rate of its line or VM when the node was stopped, or that has just been taken away.", "None: expected when a node is stopped or a line or VM is removed.";
     EdgeControlLimited = 96, "edge_control_limited", Tenant, "A customer's routers send more control packets (ARP, BGP and BFD for the gateway's address on a circuit) than may go to the routing daemon.", "Look at the CE: a loop, a broken timer, an attack; or raise `spec.control` of the EdgePort.";
     VmPortMac = 97, "vm_port_mac", Parse, "A frame came by a VM port and has another source MAC address than the port's VM.", "Look at the VM: it bridges, or uses another one's MAC address; or correct `spec.mac` of the Vm.";
     VmPortSource = 98, "vm_port_source", Tenant, "The inner source address, or the sender that ARP or ND names, is none of the addresses of the VM behind the port.", "Look at the VM: it uses another one's address; or add the address to the Vm.";
     VmPortNone = 99, "vm_port_none", Locate, "The destination's VM is on this node by its Nc, and no VmPort ties it to an interface that is there.", "Create the VmPort, or look at its interface; or correct `spec.nc` of the Vm, if it has moved.";
     DhcpRefused = 100, "dhcp_refused", Tenant, "A DHCP message by a VM port that is not answered: malformed, of another MAC address, for another server or address, of a type that asks for nothing, or from a VM without an address of that IP version in a local prefix.", "Look at the VM's DHCP client; the addresses come from the Vm, prefix and router from its Vpc.";
     DhcpLimited = 101, "dhcp_limited", Tenant, "The VM asks by DHCP, or for a router, more often than is answered (10 a second, 20 at once).", "Look at the VM: a client in a loop, or an attack.";
+    EdgeMac = 102, "edge_mac", Tenant, "A frame of a circuit has another source MAC address than the Overlay's CE (`spec.mac`): a site's router by another site's circuit, or another device on the line.", "Look at the lines: are two sites bridged? A CE that sends from other MAC addresses than its own (VRRP) needs `spec.senders: any` in the Overlay.";
 }
 
 reasons! {
@@ -239,8 +240,8 @@ reasons! {
     NatHairpin = 15, "nat_hairpin", Nat, "A VM talks to a public address of this gateway.", "None.";
     FilterSource = 16, "filter_source", Filter, "The inner source is no VM; it may be in a prefix that has security groups.", "None.";
     FilterMigrated = 17, "filter_migrated", Filter, "The connection lies in a prefix that has migrated to the software path (`spec.filter.migration`).", "See `tunny get migration`; raise `spec.filter.connections`, or the VPC's weight.";
-    PathSoftware = 18, "path_software", Tenant, "The VPC, or the service that the packet needs, is served in software (`spec.path`, or as the controller decided; a line in a tunnel or at another node).", "None: `tunny get vpc` and `tunny --server URL get tenants` say why; `spec.path: fast` serves it in the fast path.";
-    Shaped = 19, "shaped", Emit, "The packet leaves by a line that is shaped (`spec.shape` of its Overlay): the software path lets it wait for its turn.", "None.";
+    PathSoftware = 18, "path_software", Tenant, "The VPC, or the service that the packet needs, is served in software (`spec.path`, or as the controller decided; a line in a tunnel or at another node; what comes from the Internet for a site).", "None: `tunny get vpc` and `tunny --server URL get tenants` say why; `spec.path: fast` serves it in the fast path.";
+    Shaped = 19, "shaped", Emit, "The packet leaves by a line that is shaped, or a VM that is shaped sends or gets it (`spec.shape` of the Overlay or Vm): the software path lets it wait for its turn.", "None.";
     EdgeControl = 20, "edge_control", Tenant, "A control packet of a CE (ARP, BGP, BFD), which is for the routing daemon behind the circuit's TAP.", "None.";
     VmDhcp = 21, "vm_dhcp", Tenant, "DHCP by a VM port is answered by the software path.", "None.";
     Offloaded = 22, "offloaded", Locate, "A frame on a port of engine tc leaves its checksum or its segments to a driver in a way that its headers do not say, or its way on does not allow: the kernel fills in and cuts on the way to the software path, before the frame is judged.", "Many of them: a tunnel inside a tunnel, outer UDP checksums, or a line with tags. Nothing is lost, but it is slow.";

@@ -53,6 +53,7 @@ pub fn make_edge(writer: &mut Writer, workload: &Workload, port: IfIndex) -> Res
         vni: Vni(FIRST_VNI + vpc),
         line: 0,
         ce: CE,
+        sender: CE,
         class: 0,
         gateway: 0,
     };

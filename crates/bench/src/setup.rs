@@ -45,6 +45,7 @@ pub fn tenants(workload: &Workload, vpcs: std::ops::Range<u32>) -> Vec<TenantCha
                 more: vec![],
                 nc: v4(nc_address(v.nc)),
                 meter: None,
+                shaped: false,
             })
             .collect(),
         ..TenantChange::default()

@@ -196,7 +196,7 @@ fn make(args: InitArgs) -> anyhow::Result<ExitCode> {
             Some(StoreConfig { etcd })
         }
     };
-    let config = Config { region: args.region, listen: args.listen, names, folder: None, store, url: None };
+    let config = Config { region: args.region, listen: args.listen, names, folder: None, store, url: None, evpn: None };
     init::init(&args.folder, &config, args.days).map_err(|why| anyhow::anyhow!(why))?;
     let at = args.folder.display();
     note(format_args!(

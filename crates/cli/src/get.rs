@@ -297,7 +297,7 @@ pub fn run(mut args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         }
         "sessions" => return crate::sessions::sessions(&client, &args.which, args.vpc, limit, format),
         "states" => show(format, &client.get::<StatesView>("/v1/states")?, states)?,
-        "shaping" => show(format, &client.get::<node::shaping::ShapingView>("/v1/shaping")?, shaping)?,
+        "shaping" => show(format, &client.get::<node::shaping::ShapingView>("/v1/shaping")?, crate::shaped::text)?,
         "migration" => return moved(client.get::<MigrationView>("/v1/migration")?, limit, format),
         "ports" => return crate::sessions::ports(&client, &args.which, args.vpc, limit, format),
         "rules" => return rules(&client, &args, limit, format),
@@ -501,25 +501,6 @@ fn migration(m: &MigrationView, prefixes: usize) -> String {
     text
 }
 
-/// Lines that are shaped.
-fn shaping(s: &node::shaping::ShapingView) -> String {
-    if s.lines.is_empty() {
-        return "no line is shaped: `spec.shape` of an Overlay says how\n".into();
-    }
-    let mut text = format!(
-        "waiting   {} of {} packets, {} of {} bytes\n\n",
-        s.waiting, s.waiting_limit, s.waiting_bytes, s.waiting_bytes_limit
-    );
-    let row = |l: &node::shaping::ShapedLine| {
-        let numbers = [l.sent, l.sent_bytes, l.dropped, l.waiting, l.waiting_bytes].map(|n| n.to_string());
-        let head = vec![l.overlay.clone(), l.vni.to_string(), l.line.to_string(), model::quantity::show_bits(l.rate)];
-        [head, numbers.to_vec(), vec![format!("{:.1} ms", l.longest_ns as f64 / 1e6)]].concat()
-    };
-    let head = ["overlay", "vni", "line", "rate", "sent", "bytes", "dropped", "waiting", "bytes", "longest wait"];
-    text.push_str(&table(&head, s.lines.iter().map(row)));
-    text
-}
-
 fn status(s: &Status) -> String {
     let mut text = format!(
         "instance   {}\nversion    {} (table layout {})\nengine     {}\nworkers    {}\ngeneration {}\ncommits    {}\npid        {}, up {} s{}\n",
@@ -631,12 +612,14 @@ struct DropRow {
     reason: String,
     vni: Option<u32>,
     vpc: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    customer: Option<String>,
     packets: u64,
     meaning: String,
     advice: String,
 }
 
-/// By VPC where there is one; the rest of each reason has none.
+/// By VPC where there is one, by customer of an edge port where that is known; the rest of each reason has neither.
 fn drops(c: &Counters) -> Vec<DropRow> {
     let mut left: BTreeMap<&str, u64> = c.total.drops.iter().map(|(r, n)| (r.as_str(), *n)).collect();
     let mut rows = Vec::new();
@@ -646,6 +629,7 @@ fn drops(c: &Counters) -> Vec<DropRow> {
             reason: reason.to_string(),
             vni,
             vpc: vpc.to_string(),
+            customer: None,
             packets,
             meaning: known.map_or("", |r| r.meaning()).to_string(),
             advice: known.map_or("", |r| r.advice()).to_string(),
@@ -654,6 +638,15 @@ fn drops(c: &Counters) -> Vec<DropRow> {
     for t in &c.tenants {
         for (reason, n) in &t.drops {
             rows.push(row(reason, Some(t.vni), &t.vpc, *n));
+            if let Some(rest) = left.get_mut(reason.as_str()) {
+                *rest = rest.saturating_sub(*n);
+            }
+        }
+    }
+    for c in &c.customers {
+        for (reason, n) in &c.drops {
+            let customer = format!("customer {} of edge port {}", c.customer, c.port);
+            rows.push(DropRow { customer: Some(customer), ..row(reason, None, "", *n) });
             if let Some(rest) = left.get_mut(reason.as_str()) {
                 *rest = rest.saturating_sub(*n);
             }
@@ -672,7 +665,8 @@ fn drops_text(rows: &[DropRow]) -> String {
         &["reason", "vni", "vpc", "packets", "what happened"],
         rows.iter().map(|r| {
             let vni = r.vni.map_or(String::new(), |v| v.to_string());
-            vec![r.reason.clone(), vni, r.vpc.clone(), r.packets.to_string(), r.meaning.clone()]
+            let whose = r.customer.clone().unwrap_or_else(|| r.vpc.clone());
+            vec![r.reason.clone(), vni, whose, r.packets.to_string(), r.meaning.clone()]
         }),
     )
 }

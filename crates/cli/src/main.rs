@@ -27,6 +27,7 @@ mod region;
 mod replay;
 mod schema;
 mod sessions;
+mod shaped;
 mod top;
 mod trace;
 mod validate;

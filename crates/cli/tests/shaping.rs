@@ -4,54 +4,14 @@
 
 mod region;
 
-use lab::shell::{self, Namespace};
+use lab::shell::Namespace;
 use region::layout::stop;
+use region::site::{Site, SITE};
 use region::{region, wait, Region};
 use serde_json::Value;
-use std::process::Child;
 
-const SITE: &str = "10.9.0.5";
 /// TCP payload of a frame of 1500 bytes of the VMs' MTU, and what is shaped of it: the frame. Timestamps are on.
 const PAYLOAD: f64 = (1450 - 52) as f64 / (1450 + 14) as f64;
-
-/// A host behind an edge port, and its iperf3.
-struct Site {
-    ns: Namespace,
-    server: Child,
-}
-
-impl Site {
-    fn new(region: &Region, n: u8) -> Site {
-        let (gw, ns) = (region.ns("gw"), region.names.namespace(&format!("site{n}")));
-        shell::run(&format!("ip netns add {}", ns.0)).unwrap();
-        shell::run(&format!("ip link add edge{n} netns {} type veth peer name eth0 netns {}", gw.0, ns.0)).unwrap();
-        gw.run(&format!("sysctl -q -w net.ipv6.conf.edge{n}.disable_ipv6=1")).unwrap();
-        gw.run(&format!("ip link set edge{n} up")).unwrap();
-        for line in [
-            &format!("ip link set eth0 address 02:00:00:00:ce:0{n}"),
-            "sysctl -q -w net.ipv6.conf.eth0.disable_ipv6=1",
-            &format!("ip addr add {SITE}/24 dev eth0"),
-            "ip link set lo up",
-            "ip link set eth0 up",
-            "ip route add 10.0.0.0/24 dev eth0",
-            "ethtool -K eth0 tx off",
-            // On veth that starts the receiving NAPI context, without which the kernel drops what an XDP program sends.
-            "ethtool -K eth0 gro on",
-        ] {
-            ns.run(line).unwrap();
-        }
-        let server = ns.spawn(&["iperf3", "-s"], &region.names.dir().join(format!("site{n}.log"))).unwrap();
-        Site { ns, server }
-    }
-}
-
-impl Drop for Site {
-    fn drop(&mut self) {
-        let _ = self.server.kill();
-        let _ = self.server.wait();
-        let _ = shell::run(&format!("ip netns del {}", self.ns.0));
-    }
-}
 
 fn documents(shape: &str) -> String {
     format!(
@@ -161,12 +121,55 @@ fn too_much(region: &Region) {
     balanced(region);
 }
 
+/// A VM that is shaped: what it sends to its site, and what it gets from there, each at the rate; and lines that share a rate.
+fn vms_and_customers(region: &Region, site: &Site) {
+    region.apply(&documents(""));
+    let mut vm: Vec<Value> = serde_json::from_str(&region.tunny(&["get", "vm", "blue-1", "-o", "json"])).unwrap();
+    let usual = vm[0].clone();
+    vm[0]["spec"]["shape"] = serde_json::json!({"rate": "20Mbit", "waiting": {"bytes": "4MiB", "time": 5000}});
+    region.apply(&vm[0].to_string());
+    let blue = region.ns("blue-1");
+    let from = tcp(&blue, "3");
+    let mut server = blue.spawn(&["iperf3", "-s", "-1"], &region.names.dir().join("blue-1.log")).unwrap();
+    let to = wait("iperf3 at the VM", || {
+        let argv = ["iperf3", "-J", "--connect-timeout", "3000", "-c", "10.0.0.11", "-t", "3", "-w", "500K"];
+        let v: Value = serde_json::from_slice(&site.ns.try_argv(&argv).unwrap().stdout).unwrap();
+        v["error"].is_null().then(|| v["end"]["sum_received"]["bits_per_second"].as_f64().unwrap())
+    });
+    server.wait().unwrap();
+    let to = to / PAYLOAD / 1e6;
+    eprintln!("from a VM {from:?}, to it {to:.1} Mbit/s");
+    // Counted as it leaves: to the VM with its tunnel, 50 bytes of 1,514.
+    assert!(held_to(from.0, 20.0) && held_to(to, 20.0), "{from:?}, {to}");
+    let view: Value = serde_json::from_str(&region.tunny(&["get", "shaping", "-o", "json"])).unwrap();
+    let vms = view["vms"].as_array().unwrap();
+    assert_eq!(vms.iter().map(|v| v["direction"].as_str().unwrap()).collect::<Vec<_>>(), ["from", "to"]);
+    assert!(vms.iter().all(|v| v["vm"] == "blue-1" && v["sent"].as_u64().unwrap() > 500), "{view}");
+    let text = region.tunny(&["get", "shaping"]);
+    assert!(text.contains("blue-1"), "{text}");
+    region.apply(&usual.to_string());
+    let (free, _) = tcp(&blue, "1");
+    assert!(free > 100.0, "shaped no more: {free} Mbit/s");
+    // The customer's rate holds for a line that has none of its own.
+    region.apply(&documents("").replace("number: 0, tags: 0", "number: 0, tags: 0, customerRates: [0=30Mbit]"));
+    let shared = tcp(&blue, "3");
+    eprintln!("the customer's rate {shared:?}");
+    assert!(held_to(shared.0, 30.0), "{shared:?}");
+    let view: Value = serde_json::from_str(&region.tunny(&["get", "shaping", "-o", "json"])).unwrap();
+    assert!(view["customers"][0]["sent"].as_u64().unwrap() > 500, "{view}");
+    region.apply(&documents("").replace("number: 0, tags: 0", "number: 0, tags: 0, customerRates: []"));
+    let (free, _) = tcp(&blue, "1");
+    assert!(free > 100.0, "shaped no more: {free} Mbit/s");
+    balanced(region);
+}
+
 #[test]
 fn a_shaped_line_carries_its_rate_and_no_other_line_is_slowed() {
     let Some(mut region) = region("sh") else { return };
-    let _sites = [Site::new(&region, 0), Site::new(&region, 1)];
+    let sites = [Site::new(&region, 0), Site::new(&region, 1)];
     streams(&region);
     too_much(&region);
+    vms_and_customers(&region, &sites[0]);
 
     // The same on AF_PACKET, which has no fast path in front.
     let text = region.tunny(&["get", "gateway", "-o", "json"]);
@@ -189,7 +192,7 @@ fn a_shaped_line_carries_its_rate_and_no_other_line_is_slowed() {
     wait("some wait", || line(&region)["waiting"].as_u64().filter(|n| *n > 100));
     stop(region.node().unwrap().process.pid);
     let said = lab::node::tail(&log);
-    assert!(said.contains("waited for their line's rate and are lost (shaped_lost)"), "{said}");
+    assert!(said.contains("waited for the rate of their line or VM and are lost (shaped_lost)"), "{said}");
     flood.kill().unwrap();
     flood.wait().unwrap();
     region.start_node().unwrap();

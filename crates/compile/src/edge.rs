@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the provider edge of a configuration becomes: ports and circuits of the tables.
 
-use abi::Vni;
-use model::{Model, Overlay, Prefix, Scope, Shape, VmPort};
+use abi::{Vni, EDGE_PORTS_MAX};
+use model::{EdgePort, Model, Name, Overlay, Prefix, Scope, Shape, VmPort};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use tables::CircuitSpec;
 
@@ -30,8 +31,10 @@ pub struct EdgePlan {
     pub ports: Vec<EdgePortPlan>,
     /// Circuits, their classes unknown yet.
     pub circuits: Vec<CircuitSpec>,
-    /// Those that are shaped, by VPC and line.
+    /// What is shaped: circuits, and VMs in both directions.
     pub shapes: Vec<ShapePlan>,
+    /// Rates that lines share.
+    pub customers: Vec<CustomerPlan>,
     /// Ports towards VMs of this node.
     pub vm_ports: Vec<VmPortPlan>,
     /// Interfaces over which tunnels leave: what fits them, fits a VM.
@@ -58,58 +61,136 @@ pub struct VmPortPlan {
     pub gateway_mac: u64,
 }
 
-/// How a circuit is shaped.
+/// What is shaped in a VPC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Shaped {
+    /// What leaves by the circuit of this number.
+    Line(u8),
+    /// What the VM with this MAC address gets.
+    ToVm(u64),
+    /// What it sends.
+    FromVm(u64),
+}
+
+/// How something is shaped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShapePlan {
     /// The VPC.
     pub vni: Vni,
-    /// The circuit's number in it.
-    pub line: u8,
-    /// Name of the Overlay.
-    pub overlay: model::Name,
+    /// What of it.
+    pub what: Shaped,
+    /// Name of the Overlay or Vm.
+    pub name: model::Name,
+    /// How; rate 0: only as its customer.
+    pub shape: Shape,
+    /// The customer with whose other lines it shares a rate: number of the port, tag.
+    pub customer: Option<(u8, u16)>,
+}
+
+/// A rate that a customer's lines at a port share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CustomerPlan {
+    /// Number of the port.
+    pub port: u8,
+    /// Name of the EdgePort.
+    pub name: model::Name,
+    /// The customer's tag.
+    pub customer: u16,
     /// How.
     pub shape: Shape,
 }
 
+/// Numbers of the other nodes of the region at which there are edge ports. Their ports need none of their own: a packet for any of them is sent
+/// to the node as it came. Each has the place that its name has in a table of as many places as there are numbers, or the next free one, so that
+/// few get another one when some come and go. Those for which none is left have none: the controller and the model refuse so many.
+fn other_nodes(model: &Model) -> BTreeMap<&Name, u8> {
+    let (ports, own) = (&model.by_name().edge_ports, model.own_name());
+    let others = ports.values().filter(|p| p.here(own).is_none());
+    let nodes: BTreeSet<&Name> = others.clone().filter_map(|p| p.node.as_ref()).collect();
+    let mut taken: BTreeSet<u8> = ports.values().filter(|p| p.here(own).is_some()).map(|p| p.number).collect();
+    taken.extend(others.filter(|p| p.node.is_none()).map(|p| p.number));
+    let mut numbers = BTreeMap::new();
+    for node in nodes {
+        let wish = node.bytes().fold(0u32, |sum, b| sum.wrapping_mul(31).wrapping_add(u32::from(b)));
+        let places = (0..EDGE_PORTS_MAX).map(|n| (wish.wrapping_add(n) % EDGE_PORTS_MAX) as u8);
+        let Some(number) = places.into_iter().find(|n| !taken.contains(n)) else { continue };
+        taken.insert(number);
+        numbers.insert(node, number);
+    }
+    numbers
+}
+
 /// The provider edge of the configuration as it is.
 pub(crate) fn plan(model: &Model) -> EdgePlan {
-    let ports = &model.by_name().edge_ports;
-    let plan = ports.values().map(|p| EdgePortPlan {
-        interface: p.interface.clone(),
-        at: p.at.clone(),
-        number: p.number,
-        tags: p.tags,
-        tpids: p.tpids(),
-        tun: p.tun,
-    });
+    let (ports, own) = (&model.by_name().edge_ports, model.own_name());
+    let nodes = other_nodes(model);
+    let number = |p: &EdgePort| match (p.here(own), &p.node) {
+        (None, Some(node)) => nodes.get(node).copied(),
+        _ => Some(p.number),
+    };
+    let mut plans: Vec<EdgePortPlan> = Vec::new();
+    for p in ports.values() {
+        let Some(number) = number(p) else { continue };
+        let (interface, at) = (p.here(own).cloned(), p.elsewhere(own).to_vec());
+        // Those of another node are one to the tables.
+        if interface.is_some() || plans.iter().all(|known| known.number != number) {
+            plans.push(EdgePortPlan { interface, at, number, tags: p.tags, tpids: p.tpids(), tun: p.tun });
+        }
+    }
     let circuit = |o: &Overlay| {
         let (port, vpc) = (ports.get(&o.port)?, model.vpc_of_name(&o.vpc)?);
+        let number = number(port)?;
         let (customer, overlay) = (o.customer.unwrap_or(0), o.overlay.unwrap_or(0));
         let gateway = o.routing.gateway().map_or(0, |a| a.to_bits());
         Some(CircuitSpec {
-            port: port.number,
+            port: number,
             customer,
             overlay,
             vni: vpc.spec().vni,
             line: o.line,
             ce: o.ce.map_or(0, |mac| mac.0),
+            sender: o.ce.filter(|_| !o.any_sender).map_or(0, |mac| mac.0),
             class: 0,
             gateway,
         })
     };
     let circuits = model.by_name().overlays.values().filter_map(|o| circuit(o.as_ref())).collect();
     let shape = |o: &Overlay| {
-        ports.get(&o.port).filter(|p| !p.elsewhere())?;
+        let port = ports.get(&o.port).filter(|p| p.here(own).is_some())?;
         let vni = model.vpc_of_name(&o.vpc)?.spec().vni;
-        Some(ShapePlan { vni, line: o.line, overlay: o.name.clone(), shape: o.shape? })
+        let tag = o.customer.unwrap_or(0);
+        let rate = port.rates.iter().find(|r| r.customer == tag);
+        let customer = rate.map(|_| (port.number, tag));
+        // As much may wait of a line without a rate of its own as its customer's allows.
+        let shape = o.shape.or_else(|| Some(Shape { rate: 0, ..Shape::of_rate(rate?.rate) }))?;
+        Some(ShapePlan { vni, what: Shaped::Line(o.line), name: o.name.clone(), shape, customer })
     };
-    let shapes = model.by_name().overlays.values().filter_map(|o| shape(o.as_ref())).collect();
+    let lines = model.by_name().overlays.values().filter_map(|o| shape(o.as_ref()));
+    let vms = model.shaped_vms().flat_map(|(vpc, mac, name, shape)| {
+        let vni = vpc.spec().vni;
+        [Shaped::ToVm(mac.0), Shaped::FromVm(mac.0)].map(|what| ShapePlan {
+            vni,
+            what,
+            name: name.clone(),
+            shape,
+            customer: None,
+        })
+    });
+    let rates = ports.values().filter(|p| p.here(own).is_some()).flat_map(|p| p.rates.iter().map(move |r| (p, r)));
+    let customers = rates.map(|(p, r)| CustomerPlan {
+        port: p.number,
+        name: p.name.clone(),
+        customer: r.customer,
+        shape: Shape::of_rate(r.rate),
+    });
+    let shapes = lines.chain(vms).collect();
     let vm_ports = model.by_name().vm_ports.values().filter_map(|p| vm_port(model, p)).collect();
     let g = model.gateway();
     let uplinks = g.map(|g| g.uplinks.clone()).unwrap_or_default();
     // Ethernet inside, UDP, VXLAN, and the larger of the outer headers that there may be.
     let overhead = if g.is_some_and(|g| g.vtep6.is_some()) { 70 } else { 50 };
-    EdgePlan { ports: plan.collect(), circuits, shapes, vm_ports, uplinks, overhead }
+    let customers = customers.collect();
+    EdgePlan { ports: plans, circuits, shapes, customers, vm_ports, uplinks, overhead }
 }
 
 fn vm_port(model: &Model, p: &VmPort) -> Option<VmPortPlan> {

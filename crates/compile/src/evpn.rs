@@ -2,7 +2,7 @@
 //! What a node needs of a configuration to exchange a VPC's VMs and prefixes by EVPN: whom it asks, what it takes, what it announces.
 
 use abi::{Mac, Prefix, Vni};
-use model::{BgpNumber, EvpnLimits, Model, Scope};
+use model::{BgpNumber, EvpnInstance, EvpnLimits, Model, Scope};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -27,20 +27,11 @@ pub struct EvpnVpc {
     pub limits: EvpnLimits,
     /// A default route may be learned.
     pub default: bool,
-}
-
-/// What all of them need.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct EvpnPlan {
-    /// Where the daemon is asked.
-    pub daemon: Option<SocketAddr>,
-    /// The node's tunnel addresses.
+    /// Tunnel addresses under which the VPC is reached: next hops of what is announced.
     pub vteps: (Option<Ipv4Addr>, Option<Ipv6Addr>),
-    /// The VPCs, by the names of their EvpnInstances.
-    pub vpcs: Vec<EvpnVpc>,
 }
 
-impl EvpnPlan {
+impl EvpnVpc {
     /// Whether a packet could be sent to this tunnel end.
     pub fn reaches(&self, vtep: IpAddr) -> bool {
         match vtep {
@@ -49,18 +40,21 @@ impl EvpnPlan {
         }
     }
 
-    /// Whether it is the node itself.
-    pub fn is_own(&self, vtep: IpAddr) -> bool {
-        match vtep {
-            IpAddr::V4(a) => self.vteps.0 == Some(a),
-            IpAddr::V6(a) => self.vteps.1 == Some(a),
-        }
-    }
-
     /// The next hop of what is announced.
     pub fn own(&self) -> Option<IpAddr> {
         self.vteps.0.map(IpAddr::V4).or(self.vteps.1.map(IpAddr::V6))
     }
+}
+
+/// What all of them need.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EvpnPlan {
+    /// Where the daemon is asked.
+    pub daemon: Option<SocketAddr>,
+    /// All own tunnel addresses: of the node, or of the region's clusters.
+    pub own: BTreeSet<IpAddr>,
+    /// The VPCs, by the names of their EvpnInstances.
+    pub vpcs: Vec<EvpnVpc>,
 }
 
 /// What a VPC is said to have.
@@ -77,21 +71,26 @@ pub enum Own {
 pub(crate) fn plan(model: &Model) -> EvpnPlan {
     let gateway = model.gateway();
     let vteps = gateway.map_or((None, None), |g| (g.vtep4, g.vtep6));
-    let vpcs = model.by_name().evpn_instances.values().filter_map(|e| {
-        let vpc = model.vpc_of_name(&e.vpc)?.spec();
-        Some(EvpnVpc {
-            name: e.name.to_string(),
-            vpc: e.vpc.to_string(),
-            vni: vpc.vni,
-            mac: Mac(vpc.gateway_mac.0),
-            import: e.import.iter().copied().collect(),
-            export: e.export.clone(),
-            rd: e.distinguisher(vpc.vni, vteps.0),
-            limits: e.limits,
-            default: e.default,
-        })
-    });
-    EvpnPlan { daemon: gateway.and_then(|g| g.evpn), vteps, vpcs: vpcs.collect() }
+    let own = gateway.into_iter().flat_map(|g| g.vteps()).flatten().collect();
+    let vpcs = model.by_name().evpn_instances.values().filter_map(|e| evpn_vpc(model, e, vteps));
+    EvpnPlan { daemon: gateway.and_then(|g| g.evpn), own, vpcs: vpcs.collect() }
+}
+
+/// What the VPC of an instance exchanges, which is reached at these tunnel addresses.
+pub fn evpn_vpc(model: &Model, e: &EvpnInstance, vteps: (Option<Ipv4Addr>, Option<Ipv6Addr>)) -> Option<EvpnVpc> {
+    let vpc = model.vpc_of_name(&e.vpc)?.spec();
+    Some(EvpnVpc {
+        name: e.name.to_string(),
+        vpc: e.vpc.to_string(),
+        vni: vpc.vni,
+        mac: Mac(vpc.gateway_mac.0),
+        import: e.import.iter().copied().collect(),
+        export: e.export.clone(),
+        rd: e.distinguisher(vpc.vni, vteps.0),
+        limits: e.limits,
+        default: e.default,
+        vteps,
+    })
 }
 
 /// What a VPC has of its own: all of its configured VMs, and its routes of scope local and line.

@@ -13,8 +13,8 @@ use abi::Vni;
 pub use announce::AnnouncePlan;
 pub use commit::{gateway_settings, tenant_settings, CompilePlan};
 pub use conntrack::{durations, shares, state_table, ConntrackPlan, InlinePlan};
-pub use edge::{EdgePlan, EdgePortPlan, ShapePlan, VmPortPlan};
-pub use evpn::{own, EvpnPlan, EvpnVpc, Own};
+pub use edge::{CustomerPlan, EdgePlan, EdgePortPlan, ShapePlan, Shaped, VmPortPlan};
+pub use evpn::{evpn_vpc, own, EvpnPlan, EvpnVpc, Own};
 pub use routing::{RoutingLine, RoutingPlan};
 
 use model::Model;

@@ -60,7 +60,7 @@ fn line(model: &Model, port: &EdgePort, o: &Overlay) -> Option<RoutingLine> {
         vpc: o.vpc.to_string(),
         vni: vpc.vni,
         line: o.line,
-        port: port.interface.clone()?,
+        port: port.here(model.own_name())?.clone(),
         circuit: tables::circuit_by_tags(port.number, vids[0], vids[1]) as u32,
         tags: pairs.flat_map(|(tpid, vid)| [tpid.to_be_bytes(), vid.to_be_bytes()].concat()).collect(),
         namespace: namespace.to_string(),

@@ -114,7 +114,13 @@ fn capacity(usage: &NodeUsage) -> Option<placement::Node> {
 impl Assignment {
     /// The region as it is, at a time in seconds since 1970.
     pub fn of(region: &Region, fleet: &Fleet, now: placement::Time) -> Assignment {
-        let (model, capacities) = (region.model(), capacities(region, fleet));
+        let (model, mut capacities) = (region.model(), capacities(region, fleet));
+        // What a cluster holds for lines alone is there, whoever serves it.
+        for (cluster, vpcs) in region.for_lines() {
+            let Some(capacity) = capacities.get_mut(&cluster) else { continue };
+            let held = region.amounts(&vpcs);
+            Resource::ALL.into_iter().for_each(|r| capacity[r] = capacity[r].saturating_sub(held[r]));
+        }
         let (mut traffic, mut serving): (HashMap<&str, u64>, BTreeSet<Name>) = Default::default();
         for node in model.by_name().nodes.values() {
             if fleet.is_admitted(&node.name) {

@@ -7,6 +7,7 @@ pub mod admission;
 pub mod assign;
 pub mod credentials;
 pub mod division;
+pub mod edges;
 pub mod feed;
 pub mod fleet;
 pub mod hosts;

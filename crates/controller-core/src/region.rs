@@ -3,6 +3,7 @@
 //! then either discarded or, once the store has it, committed under the revision that the store gave it.
 
 use super::access::Principal;
+use super::edges;
 use super::feed::{Change, Feed, Gone};
 use super::moving::Placement;
 use super::placement::Amounts;
@@ -169,6 +170,19 @@ impl Region {
         self.clusters.iter().map(|(name, cluster)| (name, cluster.scope.amounts()))
     }
 
+    /// VPCs that clusters hold only for a line at one of their nodes, with their peers.
+    pub fn for_lines(&self) -> BTreeMap<Name, BTreeSet<Name>> {
+        if self.model.by_name().overlays.is_empty() {
+            return BTreeMap::new();
+        }
+        let serving = serving::served_for_tenants(&self.model, &self.placed);
+        let only = |(name, c): (&Name, &Cluster)| {
+            let vpcs = c.scope.vpcs().iter().filter(|vpc| serving.get(name).is_none_or(|s| !s.contains(*vpc)));
+            (name.clone(), vpcs.cloned().collect())
+        };
+        self.clusters.iter().map(only).filter(|(_, vpcs): &(Name, BTreeSet<Name>)| !vpcs.is_empty()).collect()
+    }
+
     /// Where Tenants are.
     pub fn placed(&self) -> &Placed {
         &self.placed
@@ -258,6 +272,11 @@ impl Region {
         serving::handovers(&self.model, &self.placed, &self.pending.moving, |vpc| self.index.owner(vpc).cloned())
     }
 
+    /// The clusters whose nodes hold a VPC.
+    pub fn serving_vpc<'a>(&'a self, vpc: &'a str) -> impl Iterator<Item = &'a Name> {
+        self.clusters.iter().filter(|(_, c)| c.scope.vpcs().contains(vpc)).map(|(name, _)| name)
+    }
+
     /// The clusters whose nodes are told of a pool.
     pub fn serving_pool<'a>(&'a self, pool: &'a Name) -> impl Iterator<Item = &'a Name> {
         self.clusters.iter().filter(|(_, c)| c.scope.names(Kind::PublicPool, pool)).map(|(name, _)| name)
@@ -304,7 +323,7 @@ impl Region {
                 owners.extend(tenant.vpcs.iter().map(|vpc| (vpc, Some(&tenant.name))));
             }
         }
-        self.shifts_of(&serving::named(pairs), &owners)
+        self.shifts_of(&serving::named(&self.model, pairs), &owners)
     }
 
     /// What is configured.
@@ -347,6 +366,15 @@ impl Region {
                     "{}: {kind} `{name}` is a matter of one machine: its node has it in its own files (`tunny node --config`)",
                     docs.place(origin)
                 )));
+            }
+        }
+        for item in &docs.puts {
+            let why = match &item.object {
+                Object::EdgePort(port) => edges::unfit(port).map(|why| (&port.name, why)),
+                _ => None,
+            };
+            if let Some((name, why)) = why {
+                return Err(Unfit::Forbidden(format!("{}: EdgePort `{name}`: {why}", docs.place(&item.origin))));
             }
         }
         // What it does not change, it names all the same: whether that is as described is not for everybody to know.
@@ -424,6 +452,11 @@ impl Region {
             ));
         }
         let shifts = self.shifts(&pairs);
+        let now = self.clusters.iter().map(|(name, c)| (name, &**c.scope.vpcs()));
+        if let Some(why) = edges::crowded(&self.model, &pairs, &shifts, now) {
+            self.model.revert(plan);
+            return Err(Unfit::Forbidden(why));
+        }
         let mut clusters: BTreeSet<Name> =
             self.clusters.iter().filter(|(_, c)| c.scope.may_concern(&pairs)).map(|(name, _)| name.clone()).collect();
         clusters.extend(shifts.clusters.keys().cloned());
@@ -553,8 +586,7 @@ impl Region {
         }
         for vpc in vpcs {
             let Some(view) = self.model.vpc_of_name(vpc) else { continue };
-            let holders = self.clusters.iter().filter(|(_, c)| c.scope.vpcs().contains(vpc)).map(|(name, _)| name);
-            let told = serving::told(&self.model, &self.placed, &self.index, vpc, holders).cloned();
+            let told = serving::told(&self.model, &self.placed, &self.index, vpc).cloned();
             match told {
                 Some(cluster) => drop(self.upstream.insert(view.spec().vni.0, cluster)),
                 None => drop(self.upstream.remove(&view.spec().vni.0)),
@@ -620,6 +652,7 @@ impl Region {
         let Cluster { scope, feed, .. } = self.clusters.get(cluster)?;
         let kinds = Kind::ALL.into_iter().filter(|k| {
             matches!(k, Kind::Vpc | Kind::Peering | Kind::Vm | Kind::Route | Kind::Snat | Kind::SecurityBinding)
+                || matches!(k, Kind::Overlay | Kind::EvpnInstance)
         });
         let listing = self.list(Snapshot::new(Wanted { kinds: kinds.collect(), vpc: None }, None));
         Some(Whole {

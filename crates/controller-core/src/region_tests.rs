@@ -7,7 +7,7 @@ use super::feed::Gone;
 use super::moving::{Move, Placement, Step};
 use super::region::{Region, Unfit, Wish};
 use super::scope::Scope;
-use super::serving::{served, Pending};
+use super::serving::{served, served_for_tenants, Pending};
 use model::{Access, Documents, Handover, Kind, Model, Name, Object, Tenant};
 use node::distribution::{read_block, Message};
 use rand::{RngExt, SeedableRng};
@@ -93,7 +93,7 @@ fn handovers_anew(region: &Region, cluster: &str) -> Vec<Handover> {
 /// The cluster of each VNI, and the tenants of each cluster, found the long way.
 fn upstream_anew(region: &Region) -> (BTreeMap<u32, Name>, BTreeMap<Name, u64>) {
     let (model, mut of_vpc, mut tenants) = (region.model(), BTreeMap::new(), BTreeMap::new());
-    for (cluster, vpcs) in served(model, region.placed()) {
+    for (cluster, vpcs) in served_for_tenants(model, region.placed()) {
         of_vpc.extend(vpcs.iter().map(|vpc| (vpc.clone(), cluster.clone())));
     }
     for tenant in model.by_name().tenants.values() {
@@ -217,9 +217,13 @@ fn random(rng: &mut impl RngExt) -> Documents {
     for _ in 0..rng.random_range(1..5) {
         let (v, w, n) = (rng.random_range(0..6), rng.random_range(0..6), rng.random_range(0..10));
         let (c, nc) = (["a", "b"][rng.random_range(0..2)], rng.random_range(0..4));
+        let (e, x) = (rng.random_range(0..3), rng.random_range(0..4));
         let peerings: Vec<String> =
             (0..6).filter(|_| rng.random_range(0..3) > 0).map(|p| format!("p{}", v.min(p) * 10 + v.max(p))).collect();
-        text += &match rng.random_range(0..12) {
+        text += &match rng.random_range(0..15) {
+            11 => format!("kind: Node, metadata: {{name: x{e}}}, spec: {{cluster: {c}, addresses: [192.0.2.{}]}}", 220 + 3 * x + e),
+            12 => format!("kind: EdgePort, metadata: {{name: e{x}}}, spec: {{node: x{e}, interface: eth{x}, number: {x}}}"),
+            13 => format!("kind: Overlay, metadata: {{name: o{v}-{x}}}, spec: {{vpc: v{v}, port: e{x}, customer: {}, overlay: {}, line: {x}, mac: \"02:00:00:00:ce:01\"}}", v + 1, n + 1),
             0 => format!("kind: Nc, metadata: {{name: n{nc}}}, spec: {{address: 192.0.2.{}, vpcs: [v{v}]}}", nc + 1),
             1 => format!("kind: Nc, metadata: {{name: n{nc}}}, spec: {{address: 192.0.2.{}}}", nc + 1),
             2 | 3 => format!("kind: Vpc, metadata: {{name: v{v}}}, spec: {{vni: {}, peerings: [{}]}}", 100 + v, peerings.join(", ")),
@@ -249,7 +253,7 @@ fn clusters_hold_what_their_tenants_need_after_any_changes() {
     let seed: u64 = rand::random();
     println!("seed {seed}");
     let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
-    let (mut taken, mut together, mut most, mut snapshots) = (0, 0, 0, 0);
+    let (mut taken, mut together, mut most, mut snapshots, mut for_lines) = (0, 0, 0, 0, 0);
     for _ in 0..8 {
         let mut region = empty();
         let start = "kind: Cluster, metadata: {name: a}, spec: {addresses: [192.0.2.201]}\nkind: Cluster, metadata: {name: b}, spec: {addresses: [192.0.2.202]}";
@@ -272,6 +276,7 @@ fn clusters_hold_what_their_tenants_need_after_any_changes() {
                 }
             }
             agrees_with_a_look_at_everything(&region);
+            for_lines += region.for_lines().len();
             // One of them looks only now and then.
             for (cluster, replica) in &mut replicas {
                 if *cluster == "a" || rng.random_range(0..10) == 0 {
@@ -297,6 +302,7 @@ fn clusters_hold_what_their_tenants_need_after_any_changes() {
         }
     }
     assert!(taken > 400 && together > 20 && most > 15 && snapshots > 0, "{taken} {together} {most} {snapshots}");
+    assert!(for_lines > 50, "{for_lines} times a cluster held something for a line alone");
 }
 
 /// Two tenants, side by side.
@@ -452,4 +458,152 @@ fn what_a_region_needs_stays_whichever_change_would_take_it() {
     let mut both = gone(Kind::Vpc, "free");
     both.delete(Kind::Tenant, "f");
     change(&mut region, &both, &operator()).unwrap();
+}
+
+/// A VPC that cluster `a` serves, with a peer, and a line at a node of cluster `b`.
+fn with_a_line() -> Region {
+    let mut region = two();
+    let text = "kind: Cluster, metadata: {name: b}, spec: {addresses: [192.0.2.201]}
+        kind: Node, metadata: {name: a1}, spec: {cluster: a, addresses: [192.0.2.211]}
+        kind: Node, metadata: {name: b1}, spec: {cluster: b, addresses: [192.0.2.221]}
+        kind: EdgePort, metadata: {name: east}, spec: {node: b1, interface: edge0}
+        kind: Overlay, metadata: {name: site}, spec: {vpc: red, port: east, customer: 100, overlay: 7, mac: \"02:00:00:00:ce:01\"}";
+    change(&mut region, &docs(text), &operator()).unwrap();
+    region
+}
+
+#[test]
+fn a_line_brings_its_vpc_to_the_edge_and_hosts_go_on_sending_to_the_tenants_cluster() {
+    let mut region = with_a_line();
+    let (mut near, mut far) = (Replica::default(), Replica::default());
+    let port = |replica: &Replica| match replica.model.get(Kind::EdgePort, "east") {
+        Some(Object::EdgePort(port)) => {
+            Some((port.node.unwrap().to_string(), port.at.iter().map(|a| a.to_string()).collect::<Vec<_>>()))
+        }
+        _ => None,
+    };
+    let held = |replica: &Replica| {
+        let names = replica.holds().into_keys().map(|(kind, name)| format!("{kind} {name}"));
+        names.filter(|n| !n.starts_with("EdgePort")).collect::<Vec<_>>()
+    };
+    let mut follow = |region: &Region| {
+        near.follow(region, "a");
+        far.follow(region, "b");
+        ((held(&near), port(&near)), (held(&far), port(&far)))
+    };
+    let at_b = Some(("b1".to_string(), vec!["192.0.2.221".to_string()]));
+    let of_red = ["Nc n1", "Vpc red", "Vm mine", "Overlay site"];
+    let ((_, told), (edge, told_there)) = follow(&region);
+    assert_eq!((&told, &told_there, edge), (&at_b, &at_b, of_red.map(String::from).to_vec()));
+    for vni in [1001, 1002, 1003] {
+        assert_eq!(region.upstream(vni).map(|c| c.to_string()).as_deref(), Some("a"), "VNI {vni}");
+    }
+    assert_eq!(region.for_lines(), [("b".into(), ["red".into()].into())].into());
+    // A peer comes along, and so does one that nobody owns; hosts do not send that one to the edge either.
+    let text = "kind: Vpc, metadata: {name: blue}, spec: {vni: 1002, peerings: [both, lone]}
+        kind: Vpc, metadata: {name: lone}, spec: {vni: 1004, peerings: [lone]}
+        kind: Peering, metadata: {name: both}, spec: {vpcs: [red, blue]}
+        kind: Peering, metadata: {name: lone}, spec: {vpcs: [lone, blue]}";
+    change(&mut region, &docs(text), &operator()).unwrap();
+    let (_, (edge, _)) = follow(&region);
+    assert!(["Vpc blue", "Vpc lone", "Vm theirs"].iter().all(|o| edge.iter().any(|e| e == o)), "{edge:?}");
+    assert_eq!(region.upstream(1004).map(|c| c.to_string()).as_deref(), Some("a"));
+    // The node has another address: everybody is told, whoever serves the VPC.
+    change(
+        &mut region,
+        &docs("kind: Node, metadata: {name: b1}, spec: {cluster: b, addresses: [192.0.2.229]}"),
+        &operator(),
+    )
+    .unwrap();
+    let ((_, told), (_, told_there)) = follow(&region);
+    assert_eq!(told, Some(("b1".to_string(), vec!["192.0.2.229".to_string()])));
+    assert_eq!(told, told_there);
+    // The port moves, and with the last line the VPCs leave the edge.
+    change(
+        &mut region,
+        &docs("kind: EdgePort, metadata: {name: east}, spec: {node: a1, interface: edge0}"),
+        &operator(),
+    )
+    .unwrap();
+    let ((_, told), (edge, told_there)) = follow(&region);
+    assert_eq!((told.unwrap().0, edge, told_there), ("a1".to_string(), vec![], None));
+    // The node moves to the other cluster, and the line with it.
+    let moved = "kind: Node, metadata: {name: a1}, spec: {cluster: b, addresses: [192.0.2.211]}";
+    change(&mut region, &docs(moved), &operator()).unwrap();
+    let (_, (edge, _)) = follow(&region);
+    assert!(edge.contains(&"Vpc red".to_string()), "{edge:?}");
+    let mut gone = Documents::new();
+    gone.delete(Kind::Overlay, "site");
+    change(&mut region, &gone, &operator()).unwrap();
+    let ((near, told), (edge, _)) = follow(&region);
+    assert!(told.is_none() && edge.is_empty() && !near.contains(&"Overlay site".to_string()), "{near:?} {edge:?}");
+}
+
+#[test]
+fn lines_are_the_operators_and_each_has_its_place() {
+    let mut region = with_a_line();
+    // A tenant sees its line, and neither makes nor changes one: the port is the operator's.
+    let line = "kind: Overlay, metadata: {name: site}, spec: {vpc: red, port: east, customer: 100, overlay: 8, mac: \"02:00:00:00:ce:01\"}";
+    assert!(matches!(change(&mut region, &docs(line), &tenant("r")), Err(Unfit::Forbidden(_))));
+    assert!(matches!(change(&mut region, &docs(line).into_deletions(), &tenant("r")), Err(Unfit::Forbidden(_))));
+    let object = |region: &Region, kind, name: &str| region.model().get(kind, name).unwrap();
+    assert!(tenant("r").sees(region.model(), &object(&region, Kind::Overlay, "site")));
+    assert!(!tenant("b").sees(region.model(), &object(&region, Kind::Overlay, "site")));
+    assert!(!tenant("r").sees(region.model(), &object(&region, Kind::EdgePort, "east")));
+    // Another tenant's VPC gets nothing by a customer's tag, whoever asks; nor later, when its owner comes.
+    let stolen = "kind: Overlay, metadata: {name: other}, spec: {vpc: blue, port: east, customer: 100, overlay: 8, mac: \"02:00:00:00:ce:01\"}";
+    let said = |result: Result<u64, Unfit>| match result {
+        Err(Unfit::Wrong(errors)) => errors.iter().map(|e| e.to_string()).collect::<Vec<_>>().join("; "),
+        Err(Unfit::Forbidden(why)) => why,
+        Ok(_) => "taken".into(),
+    };
+    let why = said(change(&mut region, &docs(stolen), &operator()));
+    assert!(why.contains("customer 100 of EdgePort `east`") && why.contains("Tenant `r`"), "{why}");
+    let nobodys = "kind: Vpc, metadata: {name: free}, spec: {vni: 1009}
+        kind: Overlay, metadata: {name: other}, spec: {vpc: free, port: east, customer: 100, overlay: 8, mac: \"02:00:00:00:ce:01\"}";
+    change(&mut region, &docs(nobodys), &operator()).unwrap();
+    let why = said(change(&mut region, &docs("kind: Tenant, metadata: {name: f}, spec: {vpcs: [free]}"), &operator()));
+    assert!(why.contains("customer 100 of EdgePort `east`"), "{why}");
+    for (text, expected) in [
+        (
+            "kind: EdgePort, metadata: {name: x}, spec: {interface: e9}",
+            "x.yaml:1:1: EdgePort `x`: spec.node is missing",
+        ),
+        ("kind: EdgePort, metadata: {name: x}, spec: {at: [192.0.2.9]}", "spec.node is missing"),
+        (
+            "kind: EdgePort, metadata: {name: x}, spec: {node: b1, interface: e9, at: [192.0.2.9]}",
+            "spec.at: the controller takes",
+        ),
+        ("kind: EdgePort, metadata: {name: x}, spec: {node: b2, interface: e9}", "Node `b2`, which does not exist"),
+        ("kind: EdgePort, metadata: {name: x}, spec: {node: b1, interface: edge0, number: 1}", "EdgePort `east`"),
+        (
+            "kind: Node, metadata: {name: b1}, spec: {cluster: b}",
+            "which has no tunnel address that others could send to",
+        ),
+    ] {
+        let why = said(change(&mut region, &docs(text), &operator()));
+        assert!(why.contains(expected), "{text}: {why}");
+    }
+    let mut gone = Documents::new();
+    gone.delete(Kind::Node, "b1");
+    assert!(said(change(&mut region, &gone, &operator())).contains("is still used by EdgePort `east`"));
+}
+
+#[test]
+fn no_cluster_is_to_know_more_edges_than_a_node_takes() {
+    let mut region = two();
+    let line = |n: u32| {
+        format!(
+            "kind: Node, metadata: {{name: e{n}}}, spec: {{cluster: a, addresses: [192.0.2.{}]}}
+             kind: EdgePort, metadata: {{name: p{n}}}, spec: {{node: e{n}, interface: eth0}}
+             kind: Overlay, metadata: {{name: o{n}}}, spec: {{vpc: red, port: p{n}, customer: 1, overlay: 1, line: {n}, mac: \"02:00:00:00:ce:01\"}}",
+            220 + n
+        )
+    };
+    for n in 0..16 {
+        change(&mut region, &docs(&line(n)), &operator()).unwrap();
+    }
+    let Err(Unfit::Forbidden(why)) = change(&mut region, &docs(&line(16)), &operator()) else { panic!("taken") };
+    assert!(why.contains("would have to know 17 edge ports of its own and other nodes with edge ports"), "{why}");
+    assert!(region.model().get(Kind::Overlay, "o16").is_none());
 }

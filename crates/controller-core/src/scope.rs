@@ -3,11 +3,13 @@
 //!
 //! A cluster holds the VPCs of its Tenants, all that is in them, and what these objects name. VPCs that are peers lie together: a
 //! packet's route may lead through several of them, and each of a node's documents must find those that it names. So what a
-//! cluster's Tenants own is closed under Peerings. An NC is held as far as the cluster needs it: of `spec.vpcs` those that it has.
+//! cluster's Tenants own is closed under Peerings. So is what has a line at one of its nodes ([`super::edges`]). An NC is held as far as the
+//! cluster needs it: of `spec.vpcs` those that it has.
 //!
 //! A scope is brought up to date by the objects that changed and costs what they are, but for VPCs that come or go, which cost
 //! what is in them. Property: after any changes it holds what a scope made anew of the same model holds (`region_tests`).
 
+use super::edges;
 use super::moving::Placement;
 use super::placement::Amounts;
 use super::serving::Shift;
@@ -16,8 +18,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 /// Kinds that a node has for itself: the controller takes none.
-pub const OF_MACHINES: [Kind; 6] =
-    [Kind::Gateway, Kind::Server, Kind::EdgePort, Kind::Overlay, Kind::EvpnInstance, Kind::VmPort];
+pub const OF_MACHINES: [Kind; 3] = [Kind::Gateway, Kind::Server, Kind::VmPort];
 
 /// What a change is for a cluster.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -45,7 +46,16 @@ pub(super) fn kind((before, after): &Pair) -> Kind {
 
 /// Whether an object is inside VPCs, so that it is where they are.
 fn is_inside(kind: Kind) -> bool {
-    matches!(kind, Kind::Peering | Kind::Vm | Kind::Route | Kind::Snat | Kind::SecurityBinding)
+    matches!(
+        kind,
+        Kind::Peering
+            | Kind::Vm
+            | Kind::Route
+            | Kind::Snat
+            | Kind::SecurityBinding
+            | Kind::Overlay
+            | Kind::EvpnInstance
+    )
 }
 
 /// What a cluster holds.
@@ -56,7 +66,7 @@ pub struct Scope {
     uses: HashMap<Name, u32>,
     /// NCs as the cluster holds them.
     ncs: BTreeMap<Name, Nc>,
-    /// Pools, elastic addresses and groups that it holds.
+    /// Pools, elastic addresses, groups and edge ports that it holds.
     shared: BTreeMap<(Kind, Name), Object>,
     /// VPCs of which another cluster may have sessions.
     handovers: BTreeMap<Name, Handover>,
@@ -153,6 +163,8 @@ impl Scope {
                 _ => false,
             }),
             Kind::PublicPool | Kind::ElasticIp | Kind::SecurityGroup => true,
+            Kind::EdgePort => p.0.iter().chain(&p.1).any(|o| self.names(Kind::EdgePort, &o.name())),
+            Kind::Node => p.0.iter().chain(&p.1).any(|o| self.has_ports_of(&o.name())),
             _ => false,
         })
     }
@@ -196,6 +208,7 @@ impl Scope {
             let moved = || matches!((old, new), (Some(a), Some(b)) if a.vpcs() != b.vpcs());
             minor |= match kind {
                 Kind::PublicPool | Kind::Snat | Kind::ElasticIp | Kind::SecurityGroup | Kind::SecurityBinding => true,
+                Kind::Overlay | Kind::EdgePort | Kind::Node => true,
                 Kind::Vm => moved(),
                 _ => false,
             };
@@ -288,7 +301,12 @@ impl Scope {
         (self.uses.contains_key(&nc.name) || !nc.vpcs.is_empty()).then_some(nc)
     }
 
-    /// Pools, elastic addresses and groups that this scope needs.
+    /// Whether it holds edge ports of a node.
+    fn has_ports_of(&self, node: &Name) -> bool {
+        self.shared.values().any(|o| matches!(o, Object::EdgePort(port) if port.node.as_ref() == Some(node)))
+    }
+
+    /// Pools, elastic addresses, groups and edge ports that this scope needs.
     fn wanted(&self, model: &Model) -> BTreeMap<(Kind, Name), Object> {
         let (all, mut wanted) = (model.by_name(), BTreeMap::new());
         let mut pools: BTreeSet<&Name> = BTreeSet::new();
@@ -321,6 +339,9 @@ impl Scope {
                 groups.extend(group.references.iter().map(|(_, name)| name));
             }
         }
+        for port in edges::ports(model, &self.vpcs).values() {
+            wanted.insert((Kind::EdgePort, port.name.clone()), Object::EdgePort(Box::new(edges::told(model, port))));
+        }
         wanted
     }
 }
@@ -344,7 +365,9 @@ fn inside<'m>(model: &'m Model, vpcs: &'m BTreeSet<Name>) -> Box<dyn Iterator<It
     let joined = vpcs.iter().filter_map(|vpc| model.vpc_of_name(vpc)).flat_map(|view| view.peerings());
     // One between two of them is there twice: it is put, or deleted, twice alike.
     let peerings = joined.filter_map(|(name, _)| model.get(Kind::Peering, name));
-    let rest = [Kind::Snat, Kind::SecurityBinding].into_iter().flat_map(|kind| model.objects(kind));
+    let rest = [Kind::Snat, Kind::SecurityBinding, Kind::Overlay, Kind::EvpnInstance]
+        .into_iter()
+        .flat_map(|kind| model.objects(kind));
     let rest = rest.filter(|o| o.vpcs().iter().any(|vpc| vpcs.contains(vpc)));
     Box::new(own.chain(peerings).chain(rest))
 }

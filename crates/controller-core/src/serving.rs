@@ -7,6 +7,7 @@
 //! So a change costs the groups that it touches, whatever the number of Tenants. Property: after any changes clusters serve what `served` finds
 //! (`region_tests`).
 
+use super::edges;
 use super::moving::Placement;
 use super::scope::{serving, Placed, Served};
 use super::search::Index;
@@ -43,8 +44,20 @@ fn holders<'a>(tenant: &'a model::Tenant, placed: &'a Placed) -> Vec<&'a Name> {
     }
 }
 
-/// Which VPCs each cluster serves, of a whole region: those of its Tenants, and their peers. A Tenant on its way is in two clusters.
+/// Which VPCs each cluster holds, of a whole region: those that it serves, and those with a line at one of its nodes, with their peers.
 pub fn served(model: &Model, placed: &Placed) -> Served {
+    let (mut served, mut groups) = (served_for_tenants(model, placed), Groups::default());
+    for (vpc, clusters) in edges::ends(model) {
+        for cluster in clusters {
+            let Some(vpcs) = served.get_mut(cluster) else { continue };
+            Arc::make_mut(vpcs).extend(groups.of(model, vpc).iter().cloned());
+        }
+    }
+    served
+}
+
+/// Which VPCs each cluster serves: those of its Tenants, and their peers. A Tenant on its way is in two clusters.
+pub fn served_for_tenants(model: &Model, placed: &Placed) -> Served {
     let mut served: BTreeMap<Name, BTreeSet<Name>> =
         model.by_name().clusters.keys().map(|c| (c.clone(), BTreeSet::new())).collect();
     let mut groups = Groups::default();
@@ -127,9 +140,9 @@ pub fn handovers(
     all
 }
 
-/// The VPCs that a change names as owned or joined.
-pub fn named(pairs: &[Pair]) -> BTreeSet<Name> {
-    let mut vpcs = BTreeSet::new();
+/// The VPCs that a change names as owned or joined, or whose lines it moves. `model` has taken it.
+pub fn named(model: &Model, pairs: &[Pair]) -> BTreeSet<Name> {
+    let mut vpcs = edges::named(model, pairs);
     for object in pairs.iter().flat_map(|(a, b)| a.iter().chain(b)) {
         match object {
             Object::Tenant(tenant) => vpcs.extend(tenant.vpcs.iter().cloned()),
@@ -152,6 +165,7 @@ pub fn shifts<'a>(
 ) -> Shifts {
     let (mut groups, mut shifts) = (Groups::default(), Shifts::default());
     let tenants = &model.by_name().tenants;
+    let ends = if seeds.is_empty() { edges::Ends::new() } else { edges::ends(model) };
     for seed in seeds {
         if shifts.looked_at.contains(seed) {
             continue;
@@ -159,7 +173,8 @@ pub fn shifts<'a>(
         let group = groups.of(model, seed);
         let owners: BTreeSet<Name> = group.iter().filter_map(&owner).collect();
         let found = owners.iter().filter_map(|name| tenants.get(name));
-        let wanted: BTreeSet<&Name> = found.flat_map(|tenant| holders(tenant, placed)).collect();
+        let mut wanted: BTreeSet<&Name> = found.flat_map(|tenant| holders(tenant, placed)).collect();
+        wanted.extend(group.iter().filter_map(|vpc| ends.get(vpc)).flatten());
         for (cluster, vpcs) in now() {
             let wanted = wanted.contains(cluster);
             let differ: Vec<&Name> = group.iter().filter(|vpc| vpcs.contains(*vpc) != wanted).collect();
@@ -175,16 +190,17 @@ pub fn shifts<'a>(
     shifts
 }
 
-/// The cluster that hosts send a VPC's packets to: its Tenant's, or the last one that holds it for its peers' sake.
-pub fn told<'a>(
-    model: &'a Model,
-    placed: &'a Placed,
-    index: &Index,
-    vpc: &Name,
-    mut holders: impl DoubleEndedIterator<Item = &'a Name>,
-) -> Option<&'a Name> {
-    let tenant = index.owner(vpc).and_then(|name| model.by_name().tenants.get(name));
-    tenant.and_then(|tenant| serving(tenant, placed)).or_else(|| holders.next_back())
+/// The cluster that hosts send a VPC's packets to: its Tenant's, or the last one that holds it for its peers' sake. One that holds it for a line
+/// is none of them.
+pub fn told<'a>(model: &'a Model, placed: &'a Placed, index: &Index, vpc: &Name) -> Option<&'a Name> {
+    let owner = |vpc: &Name| index.owner(vpc).and_then(|name| model.by_name().tenants.get(name));
+    if let Some(cluster) = owner(vpc).and_then(|tenant| serving(tenant, placed)) {
+        return Some(cluster);
+    }
+    let mut groups = Groups::default();
+    let tenants = groups.of(model, vpc).iter().filter_map(owner);
+    let clusters = tenants.flat_map(|tenant| holders(tenant, placed));
+    clusters.filter(|cluster| model.by_name().clusters.contains_key(*cluster)).max()
 }
 
 /// Tenants with which something is to be done, and who must have a say in it.

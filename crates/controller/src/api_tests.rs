@@ -53,6 +53,7 @@ impl Api {
             folder: None,
             store: None,
             url: None,
+            evpn: None,
         };
         init(&folder, &config, 1).unwrap();
         assert!(init(&folder, &config, 1).unwrap_err().contains("is not empty"));

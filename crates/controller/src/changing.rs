@@ -424,7 +424,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("c");
         let (listen, names) = ("127.0.0.1:0".parse().unwrap(), vec!["localhost".into()]);
-        let config = Config { region: "north".into(), listen, names, folder: None, store: None, url: None };
+        let config = Config { region: "north".into(), listen, names, folder: None, store: None, url: None, evpn: None };
         crate::init::init(&folder, &config, 1).unwrap();
         let full = Arc::new(AtomicBool::new(false));
         let store = Full(Embedded::open(&folder.join(crate::server::STORE)).unwrap(), full.clone());

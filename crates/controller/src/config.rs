@@ -28,6 +28,17 @@ pub struct Config {
     /// Where other controllers of the region reach this one, if not by its first name and the port of `listen`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
+    /// With whom routes are exchanged by EVPN for the region's nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evpn: Option<EvpnConfig>,
+}
+
+/// EVPN for the nodes of a region.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct EvpnConfig {
+    /// Where the gobgpd beside this controller is asked, by its gRPC interface, which asks nobody who he is: an address that nobody else reaches.
+    pub daemon: SocketAddr,
 }
 
 /// A store that several controllers share.
@@ -98,6 +109,7 @@ mod tests {
             (good.to_string() + "store: {etcd: {endpoints: [\"https://x\"]}}\n", "store.etcd.ca"),
             (good.to_string() + "store: {etcd: {endpoints: [\"http://x\"], ca: x}}\n", "is not encrypted"),
             (good.to_string() + "store: {other: {}}\n", "store"),
+            (good.to_string() + "evpn: {daemon: here}\n", "daemon"),
             ("region: north\n".into(), "listen"),
         ] {
             let said = read(&text).unwrap_err();

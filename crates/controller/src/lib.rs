@@ -13,6 +13,7 @@ mod changing;
 pub mod config;
 mod credentials;
 mod dividing;
+mod evpn;
 pub mod init;
 mod keys;
 mod listing;

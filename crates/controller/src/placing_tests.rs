@@ -44,7 +44,7 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("c");
         let (listen, names) = ("127.0.0.1:0".parse().unwrap(), vec!["localhost".into()]);
-        let config = Config { region: "north".into(), listen, names, folder: None, store: None, url: None };
+        let config = Config { region: "north".into(), listen, names, folder: None, store: None, url: None, evpn: None };
         init(&folder, &config, 1).unwrap();
         let mut world = World { config, folder, controller: None, _dir: dir };
         world.again();

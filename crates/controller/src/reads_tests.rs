@@ -159,6 +159,33 @@ async fn a_trace_says_which_way_and_why() {
 }
 
 #[tokio::test]
+async fn a_trace_follows_a_line_to_its_edge() {
+    let api = api().await;
+    let text = "{kind: Cluster, metadata: {name: e}, spec: {addresses: [192.0.2.91]}}
+{kind: Node, metadata: {name: a9}, spec: {cluster: a, addresses: [192.0.2.90]}}
+{kind: Node, metadata: {name: e1}, spec: {cluster: e, addresses: [192.0.2.91]}}
+{kind: EdgePort, metadata: {name: east}, spec: {node: e1, interface: edge0}}
+{kind: EdgePort, metadata: {name: west}, spec: {node: a9, interface: edge0}}
+{kind: Overlay, metadata: {name: far}, spec: {vpc: red, port: east, customer: 100, overlay: 7, mac: \"02:00:00:00:ce:01\"}}
+{kind: Overlay, metadata: {name: near}, spec: {vpc: red, port: west, customer: 100, overlay: 7, line: 1, mac: \"02:00:00:00:ce:02\"}}
+{kind: Route, spec: {vpc: red, prefix: 10.9.0.0/24, scope: line}}
+{kind: Route, spec: {vpc: red, prefix: 10.9.1.0/24, scope: line, line: 1}}
+{kind: Route, spec: {vpc: red, prefix: 10.9.2.0/24, scope: line, line: 2}}";
+    let text = text.replace("{kind", "{apiVersion: tunny/v1, kind").replace('\n', "\n---\n");
+    let (status, value) = api.send("POST", "/v1/apply", Some("operator"), &text).await;
+    assert_eq!(status, StatusCode::OK, "{value}");
+    for (to, verdict, word) in [
+        ("10.9.0.5", "forward", "its line is at another node: sent to 192.0.2.91"),
+        ("10.9.1.5", "forward", "customer 100"),
+        ("10.9.2.5", "drop", "scope_line"),
+    ] {
+        let (status, value) = trace(&api, "operator", "red-web1", to).await;
+        assert_eq!((status, &value["verdict"]), (StatusCode::OK, &verdict.into()), "{to}: {value}");
+        assert!(value.to_string().contains(word), "{to}: {value}");
+    }
+}
+
+#[tokio::test]
 async fn events_around_a_time_and_levels_and_reasons() {
     let api = api().await;
     let (_, all) = api.send("GET", "/v1/events", Some("operator"), "").await;

@@ -62,6 +62,7 @@ pub fn run(file: &Path) -> Result<(), String> {
         });
         node::daemon::notify("READY=1");
         tracing::info!("region {} at revision {}: listening on {address}", config.region, controller.status().revision);
+        controller.exchange_evpn().map_err(|e| format!("starting a thread: {e}"))?;
         tokio::spawn(controller.clone().keep_placing());
         tokio::spawn(controller.clone().keep_deciding());
         let mut result = Ok(());

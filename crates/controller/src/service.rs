@@ -5,6 +5,7 @@
 use crate::changing::Changes;
 use crate::config::Config;
 use crate::dividing::Inputs;
+use crate::evpn::Evpn;
 use crate::metrics::Metrics;
 use crate::paths::Served;
 use crate::pki::Pki;
@@ -89,6 +90,8 @@ pub struct Controller {
     id: String,
     history: String,
     started: Instant,
+    /// What is exchanged by EVPN for the nodes.
+    pub(crate) evpn: Evpn,
     /// For those who wait.
     pub(crate) wakes: Wakes,
     /// The line in which changes wait.
@@ -201,6 +204,7 @@ impl Controller {
             id,
             history,
             started,
+            evpn: Evpn::new(config.evpn.as_ref().map(|evpn| evpn.daemon)),
             wakes,
             changes,
             doubts,

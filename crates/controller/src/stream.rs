@@ -45,6 +45,8 @@ pub struct Stream {
     told: Option<(bool, String)>,
     /// What the node was told of where VPCs are served.
     paths: Option<u64>,
+    /// What the node was told of what its VPCs have learned.
+    learned: u64,
     /// Everything, on its way, and how much of it has been sent.
     whole: Option<(Whole, u64)>,
     news: Receiver<u64>,
@@ -92,6 +94,7 @@ pub fn begin(controller: &Arc<Controller>, caller: &Caller, query: &StreamQuery)
         hello: false,
         told: None,
         paths: None,
+        learned: 0,
         whole: None,
         news,
     })
@@ -148,6 +151,11 @@ impl Stream {
         if self.paths != Some(version) && self.whole.is_none() {
             self.paths = Some(version);
             return Ok(Some(Message::Paths(paths).line().into_bytes()));
+        }
+        let learned = || self.controller.evpn.learned(&self.cluster, self.learned);
+        if let Some((version, learned)) = self.whole.is_none().then(learned).flatten() {
+            self.learned = version;
+            return Ok(Some(Message::Learned(learned).line().into_bytes()));
         }
         if let Some((whole, sent)) = &mut self.whole {
             return Ok(Some(match whole.page(&core.region)? {

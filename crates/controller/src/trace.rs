@@ -5,8 +5,10 @@
 
 use crate::refusal::Refusal;
 use crate::service::Core;
+use abi::EDGE_PORTS_MAX;
 use controller_core::access::Principal;
-use model::{Documents, Gateway, Kind, Model, Name, Object, Prefix, Scope, Via, Vm};
+use controller_core::edges::told;
+use model::{Documents, EdgePort, Gateway, Kind, Model, Name, Object, Overlay, Prefix, Scope, Via, Vm};
 use node::offline::{Offline, PORT};
 use node::trace::{Changed, Report, Request, Step};
 use schemars::JsonSchema;
@@ -171,7 +173,7 @@ pub fn plan(core: &Core, who: &Principal, wanted: &TraceRequest) -> Result<Plan,
     let description =
         format!("vni={vni} src={from} dst={to} {protocol}{ports} from={} smac={}", nc.address, source.mac);
     let addresses = model.by_name().clusters.get(&*cluster).map_or(Vec::new(), |c| c.addresses.clone());
-    Ok(Plan { objects: reach.objects(&addresses), description, answer, whole: who.sees_all() })
+    Ok(Plan { objects: reach.objects(&addresses, &cluster), description, answer, whole: who.sees_all() })
 }
 
 fn name_of(vm: &Vm) -> Name {
@@ -253,8 +255,36 @@ impl<'a> Reach<'a> {
         Ok(())
     }
 
+    /// The lines that routes lead to, and their ports, as a node of a cluster has them.
+    fn lines(&self, cluster: &str) -> Vec<Object> {
+        let (model, named) = (self.model, self.model.by_name());
+        let leads = |o: &Overlay| {
+            self.routes
+                .iter()
+                .any(|r| matches!(r, Object::Route(r) if r.vpc == o.vpc && r.scope == Scope::Line(o.line)))
+        };
+        let (mut objects, mut ports) = (Vec::new(), BTreeSet::new());
+        for overlay in named.overlays.values().filter(|o| leads(o)) {
+            let Some(port) = named.edge_ports.get(&overlay.port) else { continue };
+            objects.push(Object::Overlay(overlay.clone()));
+            let number = ports.len();
+            if number == EDGE_PORTS_MAX as usize || !ports.insert(&port.name) {
+                continue;
+            }
+            let node = port.node.as_ref().and_then(|node| named.nodes.get(node));
+            let here = node.is_some_and(|node| *node.cluster == *cluster);
+            let mut port = EdgePort { node: None, number: number as u8, ..told(model, port) };
+            match here {
+                true => port.at.clear(),
+                false => port.interface = None,
+            }
+            objects.push(Object::EdgePort(Box::new(port)));
+        }
+        objects
+    }
+
     /// As documents of a node, with a Gateway.
-    fn objects(self, addresses: &[IpAddr]) -> Vec<Object> {
+    fn objects(self, addresses: &[IpAddr], cluster: &str) -> Vec<Object> {
         let (model, named) = (self.model, self.model.by_name());
         let names: BTreeSet<Name> = self.vms.iter().map(name_of).collect();
         let mut objects = BTreeMap::new();
@@ -278,6 +308,7 @@ impl<'a> Reach<'a> {
         }
         put(Object::Gateway(Box::new(gateway(addresses, &ncs))));
         peerings.into_iter().for_each(|p| put(Object::Peering(p)));
+        self.lines(cluster).into_iter().for_each(&mut put);
         self.vms.into_iter().for_each(|vm| put(Object::Vm(vm)));
         self.routes.into_iter().for_each(&mut put);
         named.snats.values().filter(|s| self.vpcs.contains(&s.vpc)).for_each(|s| put(Object::Snat(s.clone())));

@@ -8,6 +8,7 @@ use crate::framing::{qinq, Carrier};
 use crate::packet::Packet;
 use crate::record::Recorder;
 use crate::stages::rewrite::Tos;
+use crate::turns::Classes;
 use crate::work::{Path, Work};
 use crate::{Frame, Verdict};
 
@@ -44,9 +45,10 @@ pub(crate) fn path_back<R: Recorder>(
     }
 }
 
-/// The class in which an answer to the packet's sender waits for its turn, 0: it does not. What a site asks for takes of its line's rate, too.
-pub(crate) fn class_back<R: Recorder>(w: &Work<'_, R>, p: &Packet) -> u16 {
-    p.came.filter(|_| p.guest.is_none()).map_or(0, |circuit| w.tables.circuit_class(&circuit))
+/// The class in which an answer to the packet's sender waits for its turn. What a site or a VM asks for takes of its rate, too.
+pub(crate) fn classes_back<R: Recorder>(w: &Work<'_, R>, p: &Packet) -> Classes {
+    let line = p.came.filter(|_| p.guest.is_none());
+    Classes::new(0, line.map_or(p.back, |circuit| w.tables.circuit_class(&circuit)))
 }
 
 /// What a frame leaves in on that path, in a VNI.
@@ -100,7 +102,7 @@ fn send<R: Recorder>(
     let start = carrier_back(w, &path, back, p.vni).encapsulate(f.buffer, at, inner_len, &w.settings)?;
     f.offset = start as u32;
     f.len = (at - start + inner_len) as u32;
-    f.class = class_back(w, p);
+    f.classes = classes_back(w, p);
     Ok(Verdict::Answer { ifindex: path.nexthop.ifindex })
 }
 

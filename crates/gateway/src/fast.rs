@@ -3,8 +3,9 @@
 //!
 //! Nearly every packet has the same shape: unfragmented IPv4 without options in VXLAN over IPv4, from a
 //! known NC, to a VM whose route its VM-NC entry proves, in the same VPC or in a peer, on an IPv4 NC whose next hop is ready,
-//! with nothing to meter; and the same from a customer, behind the tags of an edge port in place of the tunnel. For these the path is a few comparisons and stores, and what costs is the number of instructions and
-//! of cache lines. So they are treated here, with little more than a cache line of state each.
+//! with nothing to meter; and the same from a customer, behind the tags of an edge port in place of the tunnel. For these the path is a
+//! few comparisons and stores, and what costs is the number of instructions and of cache lines. So they are treated here, with little more
+//! than a cache line of state each.
 //!
 //! **The property it keeps:** until the last step, where nothing can go wrong any more, it changes and counts nothing. A
 //! packet that turns out to be uncommon anywhere is left as it came and takes the stages from the beginning, which alone
@@ -13,7 +14,7 @@
 //!
 //! # How a batch flows
 //! In blocks of [`BLOCK`] packets, in passes over what is left of a block:
-//! 1. *parse*: the shape; the line of the packet's flow begins to load.
+//! 1. *parse*: the shape, and what a customer's tags stand for; the line of the packet's flow begins to load.
 //! 2. *lines*, with a flow cache: a line that holds sends its packet on, whose counters begin to load; then these are counted.
 //! 3. *look up*: the lines of the first tables begin to load.
 //! 4. *VPC*: VPC, sender and destination; then the other steps, each a pass, until all are sent or left to the stages: the route to a
@@ -82,7 +83,7 @@ pub(crate) struct FastPacket {
     mac: u64,
     gateway_mac: u64,
     next: Next,
-    /// The NC that sent it, as in the packet; of a customer's frame FLOW_EDGE, the port's number and, once it is known, the VPC.
+    /// The NC that sent it, as in the packet; of a customer's frame FLOW_EDGE, the port's number and the VPC.
     sender: u32,
     /// The VPC's ROUTE_ROOT.
     root: u32,
@@ -146,13 +147,6 @@ impl FastPacket {
     #[inline(always)]
     fn is_customers(&self) -> bool {
         u32::from_be(self.sender) >= FLOW_EDGE
-    }
-
-    /// The VLAN ids of a customer's frame, as a circuit has them.
-    #[inline(always)]
-    fn vids(&self) -> [u16; 2] {
-        let vids = self.key.vni().0;
-        [(vids >> CIRCUIT_OUTER_SHIFT) as u16 & 0xfff, vids as u16 & 0xfff]
     }
 }
 
@@ -292,10 +286,7 @@ pub(crate) fn process<R: Recorder>(
         if w.flows.is_some() {
             find_lines(w, block, frames, &mut list);
         }
-        list.step(|i| match (block.get_mut(i), frames.get(i)) {
-            (Some(l), Some(f)) => look_up(w, &at, l, f),
-            _ => false,
-        });
+        list.step(|i| block.get_mut(i).is_some_and(|l| look_up(w, &at, l)));
         list.step(|i| block.get_mut(i).is_some_and(|l| vpc(w, &at, l)));
         while list.len > 0 {
             further(w, &at, block, frames, &mut list);
@@ -329,7 +320,7 @@ fn parse_all<R: Recorder>(w: &mut Work<'_, R>, block: &mut [FastPacket], frames:
         let parsed = match port.1 {
             Port::Uplink => parse(f.data(), s, &template, l),
             Port::Edge(number) => {
-                edge_port(w.tables, number, f).is_some_and(|port| parse_customers(f.data(), &port, l))
+                edge_port(w.tables, number, f).is_some_and(|port| parse_customers(w, f.data(), port, l))
             }
             Port::Vm => false,
         };
@@ -438,12 +429,11 @@ fn edge_port(tables: &Tables, number: u8, f: &Frame<'_>) -> Option<EdgePort> {
     tables.edge_port_numbered(number).filter(|p| !p.changes && !p.elsewhere && p.ifindex == f.ifindex)
 }
 
-/// Recognises the shape behind the tags of an edge port. What the tags stand for is asked later.
+/// Recognises the shape behind the tags of an edge port, and what these stand for.
 #[inline(always)]
-fn parse_customers(data: &[u8], port: &EdgePort, l: &mut FastPacket) -> bool {
-    let at = qinq::tags_len(port);
+fn parse_customers<R: Recorder>(w: &Work<'_, R>, data: &[u8], port: EdgePort, l: &mut FastPacket) -> bool {
+    let (at, mut circuit) = (qinq::tags_len(&port), Circuit { port, ..Circuit::default() });
     let Some(h) = data.get(at..).and_then(|h| h.first_chunk::<INNER_HEAD>()) else { return false };
-    let Ok(vids) = qinq::tags(port, data) else { return false };
     let Some(ip) = h[ethernet::HEADER_LEN..].first_chunk::<{ ipv4::HEADER_LEN }>() else { return false };
     let packet = ipv4::Packet::new_unchecked(ip);
     let (total, bytes) = (packet.total_len(), data.len() - at);
@@ -457,18 +447,37 @@ fn parse_customers(data: &[u8], port: &EdgePort, l: &mut FastPacket) -> bool {
         || total < ipv4::HEADER_LEN + 4
         || bytes > usize::from(u16::MAX)
         || checksum::sum_ipv4_header(ip) != 0xffff
+        || qinq::tags(&port, data, &mut circuit.tags).is_err()
     {
         return false;
     }
-    let vids = u32::from(vids[0]) << CIRCUIT_OUTER_SHIFT | u32::from(vids[1]);
-    l.key = key(ip, be::u32(h, INNER_HEAD - 4), vids);
-    l.sender = (FLOW_EDGE | u32::from(port.number) << 24).to_be();
+    l.key = key(ip, be::u32(h, INNER_HEAD - 4), circuit.number() & 0xff_ffff);
     l.inner_len = bytes as u16;
     l.at = at as u8;
     // No header around it says anything else.
     (l.outer_tos, l.inner_tos, l.ecn) = (packet.tos(), packet.tos(), packet.tos() & 3);
     l.ttl = packet.ttl();
-    true
+    customers_vpc(w, &circuit, be::mac(data, 6), l)
+}
+
+/// The VPC of a customer's frame, and with a flow cache its versions. These are read by the VPC that the tags stood for, so what they stand for
+/// is asked once more.
+#[inline(always)]
+fn customers_vpc<R: Recorder>(w: &Work<'_, R>, circuit: &Circuit, source: u64, l: &mut FastPacket) -> bool {
+    let dst = l.key.dst();
+    let vpc = || match w.tables.circuit_by_tags(circuit) {
+        // A packet for the gateway may be for the routing daemon behind the circuit.
+        CircuitFound::Vpc(found) if found.admits(source) && (found.gateway == 0 || found.gateway != dst) => {
+            Some(found.vni)
+        }
+        _ => None,
+    };
+    let Some(vni) = vpc() else { return false };
+    l.vni = vni;
+    l.sender = (FLOW_EDGE | u32::from(circuit.port.number) << 24 | vni.0).to_be();
+    let Some(flows) = &w.flows else { return true };
+    l.versions = flows.versions.sum(vni, dst);
+    vpc() == Some(vni)
 }
 
 /// The checksum of the outer UDP datagram, which most have not, but those of Linux have.
@@ -489,47 +498,16 @@ fn ip_head(h: &[u8; HEAD], at: usize) -> &[u8; ipv4::HEADER_LEN] {
 
 /// The tables are to say where it goes: what is looked up first begins to load.
 #[inline(always)]
-fn look_up<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket, f: &Frame<'_>) -> bool {
+fn look_up<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> bool {
     if !forwardable(l, &w.settings) {
         return false;
     }
-    if l.is_customers() {
-        if !customers_vpc(w, l, f) {
-            return false;
-        }
-    } else {
+    if !l.is_customers() {
         l.member = w.tables.member4_line(at, l.vni, u32::from_be(l.sender));
     }
     l.bucket = w.tables.tenant_line(at, l.vni);
     l.line = w.tables.vm4_line(at, l.vni, l.key.dst());
     true
-}
-
-/// The VPC of a customer's frame, and with a flow cache its versions. These are read by the VPC that the tags stood for, so what they stand for
-/// is asked once more.
-#[inline(always)]
-fn customers_vpc<R: Recorder>(w: &Work<'_, R>, l: &mut FastPacket, f: &Frame<'_>) -> bool {
-    let Some(vni) = circuit(w, l, f) else { return false };
-    l.vni = vni;
-    if let Some(flows) = &w.flows {
-        l.versions = flows.versions.sum(vni, l.key.dst());
-        if circuit(w, l, f) != Some(vni) {
-            return false;
-        }
-    }
-    l.sender = (u32::from_be(l.sender) | vni.0).to_be();
-    true
-}
-
-/// What the tags of a frame stand for. None: nothing, or the packet may be for the routing daemon behind the circuit.
-#[inline(always)]
-fn circuit<R: Recorder>(w: &Work<'_, R>, l: &FastPacket, f: &Frame<'_>) -> Option<Vni> {
-    let number = (u32::from_be(l.sender) >> 24) as u8 & !((FLOW_EDGE >> 24) as u8);
-    let port = edge_port(w.tables, number, f).filter(|p| qinq::tags_len(p) == usize::from(l.at))?;
-    match w.tables.circuit_by_tags(&Circuit { port, tags: l.vids(), class: 0 }) {
-        CircuitFound::Vpc(vni, gateway) if gateway == 0 || gateway != l.key.dst() => Some(vni),
-        _ => None,
-    }
 }
 
 /// Its inner addresses are those of packets that are sent on.
@@ -543,13 +521,10 @@ fn forwardable(l: &FastPacket, s: &Settings) -> bool {
 #[inline(always)]
 fn line<R: Recorder>(w: &mut Work<'_, R>, l: &mut FastPacket, f: &mut Frame<'_>) -> bool {
     let Some(flows) = &mut w.flows else { return false };
-    let known = match l.is_customers() {
-        true => flows.known_customers(l.places, l.key, l.sender),
-        false => {
-            l.versions = flows.versions.sum(l.vni, l.key.dst());
-            flows.known(l.places, l.key, (l.sender, l.vni), l.versions)
-        }
-    };
+    if !l.is_customers() {
+        l.versions = flows.versions.sum(l.vni, l.key.dst());
+    }
+    let known = flows.known(l.places, l.key, (l.sender, l.vni), l.versions);
     let Some(known) = known.filter(|_| l.ttl > 1) else { return false };
     let Some(bytes) = leave(w.tables, &w.settings, l, f, &known, u64::from(known.port)) else { return false };
     flows.hit();
@@ -568,6 +543,9 @@ fn vpc<R: Recorder>(w: &Work<'_, R>, at: &Tables4, l: &mut FastPacket) -> bool {
     let tables = w.tables;
     let Some(tenant) = tables.tenant_from(l.bucket, l.vni) else { return false };
     if tenant.root4() & ROOT_SIMPLE == 0 || tenant.key & (TENANT_METERED | TENANT_FILTERED) != 0 || l.ttl <= 1 {
+        return false;
+    }
+    if w.settings.shaped && tables.policy(&tenant) & POLICY_SHAPED != 0 {
         return false;
     }
     if !l.is_customers() && !tables.may_send4_from(l.member, l.vni, u32::from_be(l.sender)) {

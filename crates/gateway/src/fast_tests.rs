@@ -229,7 +229,7 @@ fn each_field_is_read_from_its_place() {
     });
     let l = parsed(&frame, &s).unwrap();
     assert_eq!((u32::from_be(l.sender), l.key.dst(), l.vni, l.ttl), (NC2, B, Vni(0xab_cdef), 77));
-    assert_eq!((l.key.src(), l.key.vni()), (A, Vni(0xab_cdef)));
+    assert_eq!((l.key.src(), l.vni, l.key.rest >> FLOW_VNI_SHIFT), (A, Vni(0xab_cdef), 0xab_cdef));
     assert_eq!((l.outer_tos, l.inner_tos, l.ecn), (0xb9, 0x2a, 1), "ECT(1) outside makes it of ECT(0) inside");
     assert_eq!(l.inner_len, 14 + 20 + 8 + 100);
     assert_eq!(l.key.flow_hash(), abi::flow_hash_v4(A, B, 17, 1000 << 16 | 2000));

@@ -36,12 +36,6 @@ impl Key {
         u32::from_be((self.addresses >> 32) as u32)
     }
 
-    /// VNI as it came; the VLAN ids of a customer's frame.
-    #[inline(always)]
-    pub fn vni(self) -> Vni {
-        Vni((self.rest >> FLOW_VNI_SHIFT) as u32)
-    }
-
     /// Hash of the flow as it is on the wire.
     #[inline(always)]
     pub fn flow_hash(self) -> u64 {
@@ -199,21 +193,8 @@ impl<'w> Flows<'w> {
     /// What is known of a flow whose packet comes from this NC (as in the packet) in this VPC, if it still holds. `versions` are those of
     /// the VPC and the destination.
     #[inline(always)]
-    pub fn known(&self, at: Places, key: Key, from: (u32, Vni), versions: u64) -> Option<Known> {
-        self.holds(self.cache.find(at, key)?, key, from, versions)
-    }
-
-    /// The same of a customer's frame: `sender` has no VPC, for the line says it, and its versions say whether it is right.
-    #[inline(always)]
-    pub fn known_customers(&self, at: Places, key: Key, sender: u32) -> Option<Known> {
+    pub fn known(&self, at: Places, key: Key, (sender, vni): (u32, Vni), versions: u64) -> Option<Known> {
         let line = self.cache.find(at, key)?;
-        let vni = Vni(u32::from_be(line.sender) & 0xff_ffff);
-        let sender = (u32::from_be(sender) | vni.0).to_be();
-        self.holds(line, key, (sender, vni), self.versions.sum(vni, key.dst()))
-    }
-
-    #[inline(always)]
-    fn holds(&self, line: &FlowLine, key: Key, (sender, vni): (u32, Vni), versions: u64) -> Option<Known> {
         let (known, mut versions) = (Known::of(line), versions);
         if known.vni != vni {
             versions = versions.wrapping_add(self.versions.more(known.vni, key.dst()));

@@ -132,7 +132,7 @@ pub(crate) fn split<R: Recorder>(
             w.generate(
                 p,
                 Stage::Rewrite,
-                Generated { data, ifindex: path.nexthop.ifindex, cause: p.index as usize, class: 0 },
+                Generated { data, ifindex: path.nexthop.ifindex, cause: p.index as usize, classes: p.classes() },
             );
         }
     }
@@ -197,7 +197,7 @@ fn send<R: Recorder>(
     let mut data = w.output.buffer(at + piece.len());
     data[at..].copy_from_slice(piece);
     carrier.encapsulate(&mut data, at, piece.len(), &w.settings)?;
-    w.generate(p, Stage::Rewrite, Generated { data, ifindex, cause: p.index as usize, class: p.class() });
+    w.generate(p, Stage::Rewrite, Generated { data, ifindex, cause: p.index as usize, classes: p.classes() });
     Ok(())
 }
 

@@ -9,6 +9,8 @@
 use abi::{DropReason, IfIndex, LineNo, PuntMeta};
 use conntrack_compact::{Answer, Key};
 
+use crate::turns::Classes;
+
 /// Bytes that a region must have in front of the packet, so that every packet can be rewritten in place.
 pub const HEADROOM: usize = 128;
 /// Frames in a batch at most.
@@ -52,8 +54,8 @@ pub struct Frame<'a> {
     pub(crate) punted: bool,
     /// What became of it; [`Verdict::Pass`] until processed.
     pub verdict: Verdict,
-    /// If it is sent: it has to wait for its turn in this class; 0: it has not.
-    pub class: u16,
+    /// If it is sent: in which classes it has to wait for its turn.
+    pub classes: Classes,
 }
 
 impl<'a> Frame<'a> {
@@ -71,7 +73,7 @@ impl<'a> Frame<'a> {
             counted: false,
             punted: false,
             verdict: Verdict::Pass,
-            class: 0,
+            classes: Classes::NONE,
         }
     }
 
@@ -164,8 +166,8 @@ pub struct Generated {
     pub ifindex: IfIndex,
     /// Index of the frame in the batch that caused it.
     pub cause: usize,
-    /// As [`Frame::class`].
-    pub class: u16,
+    /// As [`Frame::classes`].
+    pub classes: Classes,
 }
 
 /// An underlay neighbour whose MAC address is needed.
@@ -337,7 +339,7 @@ mod tests {
         assert_eq!(out.unresolved, [need(IfIndex(1)), need(IfIndex(2))]);
         let data = vec![7; 100];
         let at = data.as_ptr() as usize;
-        out.generated.push(Generated { data, ifindex: IfIndex(1), cause: 0, class: 0 });
+        out.generated.push(Generated { data, ifindex: IfIndex(1), cause: 0, classes: Classes::NONE });
         let key = Key::from(
             &conntrack::PairKey::new(6, (Vni(7), [10, 0, 0, 1].into(), 1), (Vni(7), [10, 0, 0, 2].into(), 2), false)
                 .unwrap()

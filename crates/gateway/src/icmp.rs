@@ -7,7 +7,7 @@
 use abi::{flow_hash_v4, flow_hash_v6, DropReason, Stage, TENANT_ICMP_OFF};
 use wire::{ethernet, icmpv4, icmpv6, ipv4, ipv6, protocol};
 
-use crate::answer::{carrier_back, class_back, path_back, Back};
+use crate::answer::{carrier_back, classes_back, path_back, Back};
 use crate::echo::OWN_TTL;
 use crate::frame::{Frame, Generated};
 use crate::nat::answer;
@@ -181,7 +181,7 @@ fn error<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &Frame<'_>, message: M
     w.generate(
         p,
         Stage::Emit,
-        Generated { data, ifindex: path.nexthop.ifindex, cause: p.index as usize, class: class_back(w, p) },
+        Generated { data, ifindex: path.nexthop.ifindex, cause: p.index as usize, classes: classes_back(w, p) },
     );
     Ok(())
 }

@@ -43,6 +43,7 @@ mod settings;
 mod stages;
 #[cfg(test)]
 mod testing;
+mod turns;
 mod work;
 
 /// The tests' region names this crate as its users do.
@@ -60,6 +61,7 @@ pub use leases::{Lease, Leases, Told};
 pub use nat::Nat;
 pub use record::{Event, NoRecorder, ProbeTrace, Recorder, Scope, Trace};
 pub use router::advertisement;
+pub use turns::Classes;
 
 use connections::SessionView;
 use conntrack::Sessions;
@@ -303,7 +305,7 @@ fn process_queued<R: Recorder>(w: &mut Work<'_, R>, packet: &mut Packet) {
         if let Verdict::Forward { ifindex } = frame.verdict {
             let data = frame.data().to_vec();
             w.stats.generated();
-            w.output.generated.push(Generated { data, ifindex, cause: packet.index as usize, class: frame.class });
+            w.output.generated.push(Generated { data, ifindex, cause: packet.index as usize, classes: frame.classes });
         }
     }
     packet.resumed = Resumed::No;

@@ -164,8 +164,15 @@ pub(crate) struct Packet {
     pub came: Option<Circuit>,
     /// It came by a VM's port: that VM's MAC address. Then the circuit is the port.
     pub guest: Option<u64>,
+    /// It has another source MAC address than the circuit's CE.
+    pub strange: bool,
     /// It is for the routing daemon behind that circuit's TAP.
     pub control: bool,
+    /// The classes of the shaper of what the VM that sends it gets, and of what it sends; 0: that is not shaped.
+    pub back: u16,
+    pub sends: u16,
+    /// The class of what the VM gets that it is for.
+    pub gets: u16,
     /// The circuit that it leaves by, and the MAC address of the CE. None: it goes to a VM, or to the Internet.
     pub leaves: Option<(Circuit, u64)>,
 
@@ -245,7 +252,11 @@ impl Packet {
         room: 0,
         came: None,
         guest: None,
+        strange: false,
         control: false,
+        back: 0,
+        sends: 0,
+        gets: 0,
         leaves: None,
         inward: false,
         hairpin: false,
@@ -278,6 +289,8 @@ impl Packet {
         self.came = None;
         self.guest = None;
         self.control = false;
+        self.strange = false;
+        (self.back, self.sends, self.gets) = (0, 0, 0);
         self.leaves = None;
         self.inward = false;
         self.hairpin = false;
@@ -294,12 +307,6 @@ impl Packet {
             Resumed::Fragment(known) => Some(known),
             _ => None,
         }
-    }
-
-    /// The class in which it has to wait for its turn when it leaves, 0: it has not.
-    #[inline(always)]
-    pub fn class(&self) -> u16 {
-        self.leaves.map_or(0, |(circuit, _)| circuit.class)
     }
 
     /// The inner packet is IPv6.
@@ -351,6 +358,9 @@ mod tests {
             room: 1400,
             came: Some(Circuit::default()),
             guest: Some(1),
+            back: 1,
+            sends: 2,
+            gets: 3,
             leaves: Some((Circuit::default(), 1)),
             inward: true,
             hairpin: true,
@@ -372,6 +382,7 @@ mod tests {
         );
         assert_eq!((p.attributed, p.located, p.next, p.hops, p.room), (false, false, Next::Nothing, 0, 0));
         assert_eq!((p.inward, p.hairpin, p.policy, p.prefetched.is_none(), p.public), (false, false, 0, true, None));
+        assert_eq!((p.back, p.sends, p.gets), (0, 0, 0));
         assert_eq!((p.server, p.mark, p.came, p.guest, p.leaves), (None, Mark::None, None, None, None));
         assert_eq!((p.dst_vpc().vni, p.v6()), (RED, false));
     }

@@ -33,6 +33,8 @@ pub(crate) struct Settings {
     pub inline: bool,
     /// The node is an edge: there may be ports towards customers.
     pub edge: bool,
+    /// There are VMs that are shaped.
+    pub shaped: bool,
     /// DSCP of outer headers in the pipe model, shifted to its place in the TOS byte.
     pub dscp: u8,
     /// Sum of the outer IPv4 header's constant words, for its checksum.
@@ -44,7 +46,8 @@ impl Settings {
     pub fn read(tables: &Tables) -> Settings {
         let (hi, lo) = tables.vtep6();
         let edge = tables.is_edge();
-        Settings { edge, ..Settings::new(tables.options(), tables.vtep4(), Addr { hi, lo }) }
+        let shaped = tables.has_shaped_vms();
+        Settings { edge, shaped, ..Settings::new(tables.options(), tables.vtep4(), Addr { hi, lo }) }
     }
 
     /// Takes the options word apart.
@@ -64,6 +67,7 @@ impl Settings {
             icmp: options & (OPT_ICMP | OPT_INLINE) == OPT_ICMP,
             inline: options & OPT_INLINE != 0,
             edge: false,
+            shaped: false,
             dscp: ((options >> OPT_DSCP_SHIFT) as u8 & 0x3f) << 2,
             ipv4_sum: 0x4500 + 0x4000 + 0x4011 + (vtep4 >> 16) + (vtep4 & 0xffff),
         }

@@ -377,7 +377,7 @@ pub(crate) fn quick_line(line: &str, names: &mut Names) -> Option<Object> {
 
 fn is_many(object: &Object) -> bool {
     match object {
-        Object::Vm(vm) => vm.meter.is_none(),
+        Object::Vm(vm) => vm.meter.is_none() && vm.shape.is_none(),
         Object::Route(_) | Object::Nc(_) | Object::Peering(_) => true,
         _ => false,
     }

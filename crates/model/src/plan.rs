@@ -227,6 +227,7 @@ impl<'a> Before<'a> {
                 mac: *mac,
                 nc: self.nc(vm.nc),
                 meter: vm.meter.clone(),
+                shape: vm.shape.clone(),
                 labels: vm.labels.clone(),
             }),
             Undo::RouteRemoved(vpc, prefix, r) => Object::Route(Route {

@@ -16,7 +16,7 @@ use crate::states::{Hand, States};
 use crate::sweep::{Sweep, BUDGET, SWEEPS};
 use crate::uplinks::interface;
 use abi::{IfIndex, LineNo, Vni};
-use compile::{Compile, ConntrackPlan, EdgePlan, EdgePortPlan, InlinePlan, VmPortPlan};
+use compile::{Compile, ConntrackPlan, EdgePlan, EdgePortPlan, InlinePlan, Shaped, VmPortPlan};
 use conntrack::nat::{Binding, Flow, PublicEndpoint, Translator};
 use conntrack::upgrade::Image;
 use conntrack::{Options, SessionInfo, SessionMemory, TenantLimits, Tracker};
@@ -25,14 +25,15 @@ use filter::Filter;
 use gateway::{Connections, Lease, Leases, Told};
 use model::Model;
 use parking_lot::Mutex;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tables::{
-    CircuitSpec, Commit, EdgePortSpec, GroupId, InlinePort, InlineSpec, RoutesChange, Tables, VmPortSpec, Writer,
+    CircuitSpec, Commit, EdgePortSpec, GroupId, InlinePort, InlineSpec, RoutesChange, Tables, VmClassSpec, VmPortSpec,
+    Writer,
 };
 
 /// Time between two looks at what has expired.
@@ -46,6 +47,9 @@ const EPOCH: u64 = 0xffff << abi::POLICY_EPOCH_SHIFT;
 
 /// The routers to the Internet, as the underlay's sink needs them.
 pub type Egresses = Arc<Mutex<[Option<IpAddr>; 2]>>;
+
+/// What the tables were told of edge ports, circuits, VM ports and VMs that are shaped.
+type EdgeSpecs = (Vec<EdgePortSpec>, Vec<CircuitSpec>, Vec<VmPortSpec>, Vec<VmClassSpec>);
 
 /// What a node knows of connections, and the rules and translation that they follow.
 pub struct Conntrack {
@@ -63,7 +67,7 @@ pub struct Conntrack {
     /// What the tables have been told of inline pairs; none: nothing yet.
     inline: Mutex<Option<Vec<InlineSpec>>>,
     /// The same of edge ports and circuits.
-    edge: Mutex<Option<(Vec<EdgePortSpec>, Vec<CircuitSpec>, Vec<VmPortSpec>)>>,
+    edge: Mutex<Option<EdgeSpecs>>,
     shaping: Arc<Shaping>,
 }
 
@@ -361,23 +365,37 @@ impl Conntrack {
             None => coming.ports.contains(p),
         });
         edge.ports.extend(coming.ports.into_iter().filter(|p| p.interface.is_some()));
+        // No packet of a line may leave by another port that gets the number of its own.
+        let stays = |old: &EdgePortPlan| {
+            let same = |p: &EdgePortPlan| (p.number, &p.interface, &p.at) == (old.number, &old.interface, &old.at);
+            edge.ports.iter().any(same)
+        };
+        let left: BTreeSet<u8> = self.plan.lock().edge.ports.iter().filter(|p| stays(p)).map(|p| p.number).collect();
+        edge.circuits.retain(|c| left.contains(&c.port));
         let known: BTreeSet<String> = edge.vm_ports.iter().map(|p| p.interface.clone()).collect();
         edge.vm_ports.extend(coming.vm_ports.into_iter().filter(|p| !known.contains(&p.interface)));
         self.enter_edge(writer, edge)
     }
 
+    /// Enters edge ports and circuits anew, whatever the tables were told.
+    pub fn enter_edge_anew(&self, writer: &mut Writer) -> Result<(), NodeError> {
+        *self.edge.lock() = None;
+        self.follow_ports(writer)
+    }
+
     fn enter_edge(&self, writer: &mut Writer, edge: EdgePlan) -> Result<(), NodeError> {
         let ports = edge.ports.iter().filter_map(edge_port_spec).collect::<Vec<_>>();
         let (vms, leases) = vm_ports(&edge);
-        let mut specs = (ports, edge.circuits, vms);
+        let mut specs = (ports, edge.circuits, vms, Vec::new());
         self.connections.set_leases(leases);
         let mut told = self.edge.lock();
-        let classes = self.shaping.expect(&edge.shapes)?;
+        let classes = self.shaping.expect(&edge.shapes, &edge.customers)?;
         for c in &mut specs.1 {
-            c.class = classes.get(&(c.vni, c.line)).copied().unwrap_or(0);
+            c.class = classes.get(&(c.vni, Shaped::Line(c.line))).copied().unwrap_or(0);
         }
+        specs.3 = vm_classes(&classes);
         if told.as_ref() != Some(&specs) {
-            writer.set_ports(&specs.0, &specs.1, &specs.2).map_err(NodeError::system("entering circuits"))?;
+            writer.set_ports(&specs.0, &specs.1, &specs.2, &specs.3).map_err(NodeError::system("entering circuits"))?;
             *told = Some(specs);
         }
         self.shaping.settle(&classes);
@@ -520,6 +538,18 @@ fn edge_port_spec(plan: &EdgePortPlan) -> Option<EdgePortSpec> {
     Some(edge_port(plan, i.ifindex, i.mtu.min(u32::from(u16::MAX)) as u16))
 }
 
+/// The VMs among what is shaped.
+fn vm_classes(classes: &BTreeMap<(Vni, Shaped), u16>) -> Vec<VmClassSpec> {
+    let of = |(&(vni, what), &to): (&(Vni, Shaped), &u16)| match what {
+        Shaped::ToVm(mac) => {
+            let from = classes.get(&(vni, Shaped::FromVm(mac))).copied().unwrap_or(0);
+            Some(VmClassSpec { vni, mac, to, from })
+        }
+        Shaped::Line(_) | Shaped::FromVm(_) => None,
+    };
+    classes.iter().filter_map(of).collect()
+}
+
 /// Ports towards VMs by the numbers of their interfaces, as far as these are there, and what the VMs are told.
 fn vm_ports(edge: &EdgePlan) -> (Vec<VmPortSpec>, Leases) {
     let room = room(edge);
@@ -627,5 +657,5 @@ pub fn enter(writer: &mut Writer, model: &Model) -> Result<(), NodeError> {
     let vm_port =
         |(n, p): (u32, &VmPortPlan)| VmPortSpec { ifindex: IfIndex(201 + n), mtu: u16::MAX, vni: p.vni, mac: p.mac };
     let vms: Vec<_> = (0..).zip(&plan.edge.vm_ports).map(vm_port).collect();
-    writer.set_ports(&ports, &plan.edge.circuits, &vms).map_err(NodeError::system("entering circuits"))
+    writer.set_ports(&ports, &plan.edge.circuits, &vms, &[]).map_err(NodeError::system("entering circuits"))
 }

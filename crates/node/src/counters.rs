@@ -5,7 +5,7 @@
 //! rx + generated = forwarded + answered + passed + dropped, and `punted` is the number of packets taken in from the fast path.
 //! What was punted and not yet taken in is in flight. The sum of it all is the law of the packet path.
 
-use crate::types::{Balance, Counters, EngineCounters, SlotCounters, TenantCounters};
+use crate::types::{Balance, Counters, CustomerDrops, EngineCounters, SlotCounters, TenantCounters};
 use abi::{DropReason, PuntReason, Stats, Vni};
 use std::collections::BTreeMap;
 use tables::Tables;
@@ -139,6 +139,7 @@ pub fn read(tables: &Tables, vpcs: &BTreeMap<Vni, String>) -> Counters {
         software,
         balance,
         tenants: tenants(tables, vpcs),
+        customers: customers(tables),
         slots: reading.slots,
         drop_overflow: reading.overflow,
     }
@@ -165,11 +166,27 @@ fn tenants(tables: &Tables, vpcs: &BTreeMap<Vni, String>) -> Vec<TenantCounters>
         };
         by_vni.insert(*vni, counters);
     }
-    for (vni, reason, n) in tables.drop_counts() {
+    // Drops of customers whose overlay is not known: `customers`.
+    for (vni, reason, n) in tables.drop_counts().into_iter().filter(|(vni, ..)| vni.0 & abi::DROP_CUSTOMER == 0) {
         let entry = by_vni.entry(vni).or_insert_with(|| TenantCounters { vni: vni.0, ..Default::default() });
         *entry.drops.entry(reason.name().to_string()).or_default() += n;
     }
     by_vni.into_values().collect()
+}
+
+/// Drops of customers at edge ports for which no VPC can be charged.
+fn customers(tables: &Tables) -> Vec<CustomerDrops> {
+    let _guard = tables.enter();
+    let mut found: BTreeMap<(u8, u16), CustomerDrops> = BTreeMap::new();
+    for (vni, reason, n) in tables.drop_counts() {
+        if vni.0 & abi::DROP_CUSTOMER == 0 {
+            continue;
+        }
+        let (port, customer) = ((vni.0 >> abi::DROP_CUSTOMER_PORT_SHIFT) as u8 & 15, vni.0 as u16 & 0xfff);
+        let new = || CustomerDrops { port, customer, drops: BTreeMap::new() };
+        *found.entry((port, customer)).or_insert_with(new).drops.entry(reason.name().to_string()).or_default() += n;
+    }
+    found.into_values().collect()
 }
 
 /// Packets that an earlier process had taken in, or that waited in its rings, are gone: counts them in the last of the slots in

@@ -428,6 +428,9 @@ fn apply_files(
             "a node that follows a controller has in its files a Gateway and nothing else: all else is the controller's to say".into(),
         ));
     }
+    if !managed {
+        crate::managed::no_ports_of_nodes(&docs)?;
+    }
     let plan = model.apply(&docs).map_err(sentences)?;
     notes.extend(plan.warnings().iter().map(|w| w.to_string()));
     if let (Some(store), false) = (store, plan.is_empty()) {

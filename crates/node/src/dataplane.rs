@@ -71,8 +71,9 @@ impl Service {
     pub fn of(model: &Model) -> Service {
         let Some(g) = model.gateway() else { return Service { port: 4789, ..Default::default() } };
         let vteps = g.vteps().into_iter().flatten().collect();
-        let edge: Vec<String> = model.by_name().edge_ports.values().filter_map(|p| p.interface.clone()).collect();
-        let tuns = model.by_name().edge_ports.values().filter(|p| p.tun).filter_map(|p| p.interface.clone()).collect();
+        let ports = || model.by_name().edge_ports.values();
+        let edge: Vec<String> = ports().filter_map(|p| p.here(model.own_name()).cloned()).collect();
+        let tuns = ports().filter(|p| p.tun).filter_map(|p| p.here(model.own_name()).cloned()).collect();
         let vms: Vec<String> = model.by_name().vm_ports.values().map(|p| p.interface.clone()).collect();
         let of_vms = model.by_name().vm_ports.values().filter_map(|p| Some((p.interface.clone(), p.engine?)));
         let mut engines: HashMap<String, Engine> = of_vms.collect();
@@ -706,12 +707,14 @@ impl DataPlane {
         let (lost, by_vpc) = self.shared.shaping.stop();
         let tables = Tables::new(self.memory.clone());
         let stats = tables.stats(tables.slots().1);
-        self.shared.shaping.take_unsent().count(stats, DropReason::TxFailed);
+        self.shared.shaping.take_unsent().count(&tables, stats);
         lost.count(stats, DropReason::ShapedLost);
         for (vni, n) in by_vpc {
             // No room among the counters by VPC: counted by reason alone.
             let _ = tables.add_drops(vni, DropReason::ShapedLost, n);
-            tracing::warn!("{n} packets of VNI {vni} waited for their line's rate and are lost (shaped_lost)");
+            tracing::warn!(
+                "{n} packets of VNI {vni} waited for the rate of their line or VM and are lost (shaped_lost)"
+            );
         }
     }
 }

@@ -6,6 +6,7 @@
 use crate::handover::HandoverView;
 use crate::paths::Paths;
 use crate::probes;
+use crate::routing::evpn::heard::KeptFabric;
 use crate::usage::Usage;
 use flate2::read::ZlibDecoder;
 use flate2::write::ZlibEncoder;
@@ -76,8 +77,19 @@ pub enum Message {
     },
     /// Where VPCs are served, all that is decided; behind a snapshot or change, and whenever it is decided anew.
     Paths(Paths),
+    /// What VPCs have learned by EVPN, all of it, if the controller exchanges anything; behind a snapshot or change, and whenever it is another.
+    Learned(Vec<LearnedVpc>),
     /// Nothing: the controller is there.
     Alive {},
+}
+
+/// What a VPC has learned by EVPN. It is nobody's document.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct LearnedVpc {
+    /// The VPC.
+    pub vni: u32,
+    /// What.
+    pub fabric: KeptFabric,
 }
 
 /// What a node says of itself.
@@ -220,6 +232,7 @@ mod tests {
             Message::Hello { region: "r".into(), node: "n".into(), cluster: "c".into() },
             Message::Change { revision: 7, puts: 1, deletes: vec![("Vm".into(), "a".into())] },
             Message::Paths(Paths { others_in_software: true, fast: ["a".into()].into(), ..Paths::default() }),
+            Message::Learned(vec![LearnedVpc { vni: 7, fabric: KeptFabric::default() }]),
             Message::Alive {},
         ] {
             let line = message.line();

@@ -252,6 +252,7 @@ async fn follow_stream(
                 }
                 Message::Admission { admitted, why } => managed.admission(admitted, &why),
                 Message::Paths(paths) => decide(node, paths).await?,
+                Message::Learned(learned) => node.routing.told(&learned),
                 Message::Alive {} => out.send(sender, remote, managed).await?,
             }
             if let Receiving::Change(revision, puts) = receiving {

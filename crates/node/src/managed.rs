@@ -297,6 +297,25 @@ pub(crate) fn no_region(docs: &Documents) -> Result<(), NodeError> {
     }
 }
 
+/// An EdgePort of a region, where there is none.
+fn of_a_node(port: &Object) -> Option<String> {
+    let Object::EdgePort(port) = port else { return None };
+    let node = port.node.as_ref()?;
+    Some(format!(
+        "EdgePort {}: spec.node is `{node}`, but no controller tells this node how it is called: leave it out, and write `spec.interface` for a port that is here, or `spec.at` for one at another node",
+        model::plain(&port.name)
+    ))
+}
+
+/// Refuses EdgePorts of a region where there is none.
+pub(crate) fn no_ports_of_nodes(docs: &Documents) -> Result<(), NodeError> {
+    let told = |item: &model::Item| Some(format!("{}: {}", docs.place(&item.origin), of_a_node(&item.object)?));
+    match docs.puts.iter().find_map(told) {
+        Some(why) => Err(NodeError::Config(vec![why])),
+        None => Ok(()),
+    }
+}
+
 fn of_region(kind: Kind, name: &str) -> String {
     let name = if name.is_empty() { String::new() } else { format!(" {}", model::plain(name)) };
     format!("{kind}{name}: a node takes no {kind}, which is a kind of the region: send it to the controller (`tunny --server URL apply`)")
@@ -306,8 +325,17 @@ impl Node {
     /// Refuses what this node does not take from whom it comes.
     pub(crate) fn may_change(&self, change: &Change<'_>, consent: &Consent) -> Result<(), NodeError> {
         match change {
-            Change::Documents(docs) => no_region(docs)?,
+            Change::Documents(docs) => {
+                no_region(docs)?;
+                if self.managed.is_none() {
+                    no_ports_of_nodes(docs)?;
+                }
+            }
             Change::Everything(model, _) => {
+                let mut ports = model.objects(Kind::EdgePort).filter(|_| self.managed.is_none());
+                if let Some(why) = ports.find_map(|port| of_a_node(&port)) {
+                    return Err(NodeError::Request(why));
+                }
                 if let Some(kind) = Kind::ALL.into_iter().find(|k| k.is_of_region() && model.counts().of(*k) > 0) {
                     return Err(NodeError::Request(of_region(kind, "")));
                 }
@@ -341,8 +369,9 @@ impl Node {
     pub(crate) fn install(&self, docs: &Documents, whole: bool, revision: u64) -> Result<(), NodeError> {
         let Some(managed) = &self.managed else { return Ok(()) };
         let consent = Consent { authority: Authority::Controller, ..Consent::default() };
+        let own = self.core().model.own_name().map(String::from);
         let result = match whole {
-            true => Model::from_documents(docs)
+            true => Model::of_node(own.as_deref(), docs)
                 .map_err(sentences)
                 .and_then(|(model, _)| self.change(Change::Everything(model, None), &consent)),
             false => self.change(Change::Documents(&self.without_absent(docs)), &consent),

@@ -320,28 +320,45 @@ impl Scrape {
 
     fn shaping(&self, e: &mut DescriptorEncoder) -> fmt::Result {
         let s = &self.shaping;
-        type Line = crate::shaping::ShapedLine;
-        let each = |f: fn(&Line) -> u64| {
-            s.lines.iter().map(move |l| (vec![("overlay", l.overlay.clone()), ("vni", l.vni.to_string())], f(l)))
+        type Class = crate::shaping::ShapedClass;
+        let lines = || {
+            let labels =
+                |l: &crate::shaping::ShapedLine| vec![("overlay", l.overlay.clone()), ("vni", l.vni.to_string())];
+            s.lines.iter().map(move |l| (labels(l), &l.class))
         };
-        let gauge = |f: fn(&Line) -> f64| {
-            s.lines.iter().map(move |l| (vec![("overlay", l.overlay.clone()), ("vni", l.vni.to_string())], f(l)))
+        let vms = || {
+            let labels = |v: &crate::shaping::ShapedVm| {
+                vec![("vm", v.vm.clone()), ("vni", v.vni.to_string()), ("direction", v.direction.clone())]
+            };
+            s.vms.iter().map(move |v| (labels(v), &v.class))
         };
-        counters(e, "tunny_shaped_packets_sent", "Packets of a shaped line that left", None, each(|l| l.sent))?;
+        let each = |f: fn(&Class) -> u64| lines().chain(vms()).map(move |(labels, class)| (labels, f(class)));
+        let gauge = |f: fn(&Class) -> f64| lines().chain(vms()).map(move |(labels, class)| (labels, f(class)));
+        counters(e, "tunny_shaped_packets_sent", "Packets of a shaped line or VM that left", None, each(|l| l.sent))?;
         counters(
             e,
             "tunny_shaped_sent",
-            "Bytes of a shaped line that left",
+            "Bytes of a shaped line or VM that left",
             Some(&Unit::Bytes),
             each(|l| l.sent_bytes),
         )?;
-        let what = "Packets of a shaped line dropped, for as much waited as may";
+        let what = "Packets of a shaped line or VM dropped, for as much waited as may";
         counters(e, "tunny_shaped_packets_dropped", what, None, each(|l| l.dropped))?;
-        let what = "Packets of a shaped line that wait";
+        let of =
+            |c: &crate::shaping::ShapedCustomer| vec![("port", c.port.clone()), ("customer", c.customer.to_string())];
+        let what = "Bytes that left by all lines of a customer that share a rate";
+        counters(
+            e,
+            "tunny_shaped_customer_sent",
+            what,
+            Some(&Unit::Bytes),
+            s.customers.iter().map(|c| (of(c), c.sent_bytes)),
+        )?;
+        let what = "Packets of a shaped line or VM that wait";
         gauges(e, "tunny_shaped_packets_waiting", what, None, gauge(|l| l.waiting as f64))?;
-        let what = "Bytes of a shaped line that wait";
+        let what = "Bytes of a shaped line or VM that wait";
         gauges(e, "tunny_shaped_waiting", what, Some(&Unit::Bytes), gauge(|l| l.waiting_bytes as f64))?;
-        let what = "Longest time that a packet of a shaped line has waited";
+        let what = "Longest time that a packet of a shaped line or VM has waited";
         gauges(e, "tunny_shaped_longest_wait", what, Some(&Unit::Seconds), gauge(|l| l.longest_ns as f64 / 1e9))
     }
 
@@ -489,6 +506,18 @@ impl Scrape {
                     let mut labels = label(t.vni, &t.vpc);
                     labels.push(("reason", reason.clone()));
                     (labels, *n)
+                })
+            }),
+        )?;
+        counters(
+            e,
+            "tunny_customer_drops",
+            "Dropped packets of customers whose VPC is not known, by edge port (`spec.number`), customer's tag and reason",
+            None,
+            self.counters.customers.iter().flat_map(|c| {
+                c.drops.iter().map(|(reason, n)| {
+                    let (port, customer) = (c.port.to_string(), c.customer.to_string());
+                    (vec![("port", port), ("customer", customer), ("reason", reason.clone())], *n)
                 })
             }),
         )?;

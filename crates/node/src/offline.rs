@@ -63,11 +63,15 @@ impl Offline {
     }
 
     fn make_up_underlay(&mut self, mtu: u16) -> Result<(), NodeError> {
-        let ncs: Vec<IpAddr> = self
+        let mut ncs: Vec<IpAddr> = self
             .model
             .objects(Kind::Nc)
             .filter_map(|o| if let Object::Nc(nc) = o { Some(nc.address) } else { None })
             .collect();
+        // Nodes at which edge ports are, and clusters that sessions are handed over to.
+        let ends = self.model.tunnel_ends();
+        let others: std::collections::BTreeSet<IpAddr> = ends.iter().filter(|a| !ncs.contains(a)).copied().collect();
+        ncs.extend(others);
         let routers = self.model.gateway().map_or([None; 2], |g| g.via.each());
         let count = ncs.len() as u64;
         let own = self.model.gateway().map_or([None; 2], |g| g.vteps());

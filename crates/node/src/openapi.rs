@@ -106,7 +106,7 @@ const REQUESTS: &[Request] = &[
     get("/v1/neighbours", &[], "Nexthops."),
     get("/v1/underlay", &[], "The netlink watcher."),
     get("/v1/states", &[], "The state table and its agent."),
-    get("/v1/shaping", &[], "Lines that are shaped, and what waits."),
+    get("/v1/shaping", &[], "Lines and VMs that are shaped, and what waits."),
     get("/v1/migration", &[], "What has migrated to the software path."),
     Request {
         answer: Answer::Lines(schema_of::<VmCounters>),

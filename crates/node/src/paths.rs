@@ -46,8 +46,8 @@ pub(crate) fn enter(writer: &mut Writer, model: &Model, decided: &Paths, vnis: O
         Some(vnis) => Box::new(vnis.iter().filter_map(|vni| model.vpc_of_vni(*vni))),
         None => Box::new(model.vpcs_by_vni().into_values()),
     };
-    for vpc in views.map(|view| view.spec()) {
-        let wanted = vpc.path.bits(decided.of(&vpc.name));
+    for (vpc, shaped) in views.map(|view| (view.spec(), view.has_shaped())) {
+        let wanted = vpc.path.bits(decided.of(&vpc.name)) | if shaped { abi::POLICY_SHAPED } else { 0 };
         if writer.path(vpc.vni).is_some_and(|have| have != wanted) {
             writer.set_path(vpc.vni, wanted);
         }

@@ -235,10 +235,24 @@ pub struct Counters {
     pub balance: Balance,
     /// By VPC, in order of VNI.
     pub tenants: Vec<TenantCounters>,
+    /// Drops of customers at edge ports for which no VPC can be charged, as the frame does not name an overlay of theirs.
+    #[serde(default)]
+    pub customers: Vec<CustomerDrops>,
     /// By CPU and worker.
     pub slots: Vec<SlotCounters>,
     /// Drops that found no room in the table of drop counters (still counted by reason).
     pub drop_overflow: u64,
+}
+
+/// What a customer sent by an edge port that names no overlay.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CustomerDrops {
+    /// `spec.number` of the EdgePort.
+    pub port: u8,
+    /// The customer's tag.
+    pub customer: u16,
+    /// Packets by reason.
+    pub drops: BTreeMap<String, u64>,
 }
 
 /// One VM's counters.

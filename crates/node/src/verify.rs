@@ -5,20 +5,22 @@
 //! start, and commits what differs.
 //!
 //! Looked at are VPCs (their entry, their gateway's MAC and IP addresses, every interval of their routes), each address of each VM (its MAC
-//! address, its NC, that this may send for the VPC) and NCs. At the end of a pass the entries in memory are counted: with all found that are
-//! configured, more of them than were written belong to nobody. Not looked at is which counter a VM has.
+//! address, its NC, that this may send for the VPC) and NCs, and lines of customers (tags, CE, the port's place). At the end of a pass the entries
+//! in memory are counted: with all found that are configured, more of them than were written belong to nobody. Not looked at is which counter a VM
+//! has. What was learned is as it was entered: it is nobody's configuration.
 
 use crate::audit::{Event, Origin};
 use crate::error::NodeError;
 use crate::managed::Managed;
+use crate::routing::Routing;
 use crate::service::{Core, Node};
 use compile::Compile;
-use model::{Documents, Kind, Mac, Model, Object, Position, Prefix, Scope, Snapshot, VpcView, Wanted};
-use std::collections::{BTreeSet, HashSet};
+use model::{Documents, Kind, Mac, Model, Name, Object, Position, Prefix, Scope, Snapshot, VpcView, Wanted};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
-use tables::{Entry, RouteInterval, Tables, Target, Tenant, Writer};
+use tables::{CircuitFound, Entry, RouteInterval, Tables, Target, Tenant, Writer};
 
 /// Objects that are looked at under one lock.
 const PAGE: usize = 1024;
@@ -67,6 +69,7 @@ struct Look<'n> {
     writer: &'n Writer,
     tables: &'n Tables,
     model: &'n Model,
+    routing: &'n Routing,
     /// The VPC that was looked at last: VMs come VPC by VPC.
     vpc: Option<(VpcView<'n>, Option<Tenant>)>,
     /// NCs of VPCs that were looked at.
@@ -79,8 +82,9 @@ fn halves(a: Ipv6Addr) -> (u64, u64) {
 }
 
 impl<'n> Look<'n> {
-    fn new(writer: &'n Writer, tables: &'n Tables, core: &'n Core) -> Look<'n> {
-        Look { writer, tables, model: &core.model, vpc: None, senders: HashSet::new(), faults: Vec::new() }
+    fn new(writer: &'n Writer, tables: &'n Tables, core: &'n Core, routing: &'n Routing) -> Look<'n> {
+        let model = &core.model;
+        Look { writer, tables, model, routing, vpc: None, senders: HashSet::new(), faults: Vec::new() }
     }
 
     /// A VPC, and its entry in the tables.
@@ -116,7 +120,8 @@ impl<'n> Look<'n> {
         if vpc.routes().take(routes_max + 1).count() > routes_max {
             return false;
         }
-        let (is, wanted) = (joined(self.writer.intervals(spec.vni)), intervals(&vpc));
+        let learned = self.routing.learned_targets(spec.vni);
+        let (is, wanted) = (joined(self.writer.intervals(spec.vni)), intervals(&vpc, learned));
         if is != wanted {
             let odd = is.iter().find(|i| !wanted.contains(i)).or_else(|| wanted.iter().find(|i| !is.contains(i)));
             let place = odd.map_or(String::new(), |i| format!(", first at {} to {}", i.first, i.last));
@@ -189,11 +194,16 @@ impl<'n> Look<'n> {
 
 /// What the routes of a VPC make of all addresses: intervals that lead somewhere, each with where. Found by a sweep over the prefixes, of which
 /// those that begin earlier and are longer lie around those behind them.
-fn intervals(vpc: &VpcView<'_>) -> Vec<RouteInterval> {
+fn intervals(vpc: &VpcView<'_>, learned: BTreeMap<Prefix, Target>) -> Vec<RouteInterval> {
     let mut all: Vec<RouteInterval> = Vec::new();
     for v6 in [false, true] {
-        let mut routes: Vec<(u128, u128, Target)> =
-            vpc.routes().filter(|(p, _)| p.addr().is_ipv6() == v6).map(|(p, to)| span(p, target(to))).collect();
+        let mut routes: Vec<(u128, u128, Target)> = vpc
+            .routes()
+            .map(|(p, to)| (p, target(to)))
+            .chain(learned.iter().map(|(p, to)| (*p, *to)))
+            .filter(|(p, _)| p.addr().is_ipv6() == v6)
+            .map(|(p, to)| span(p, to))
+            .collect();
         routes.sort_by_key(|(first, last, _)| (*first, std::cmp::Reverse(*last)));
         let mut out: Vec<(u128, u128, Target)> = Vec::new();
         let mut open: Vec<(u128, Target)> = Vec::new();
@@ -270,8 +280,7 @@ fn joined(list: Vec<RouteInterval>) -> Vec<RouteInterval> {
     out
 }
 
-fn look<'o>(writer: &Writer, tables: &Tables, core: &Core, objects: impl Iterator<Item = &'o Object>) -> Vec<String> {
-    let mut look = Look::new(writer, tables, core);
+fn look<'o>(mut look: Look<'_>, objects: impl Iterator<Item = &'o Object>) -> Vec<String> {
     for object in objects {
         match object {
             Object::Vpc(vpc) => drop(look.vpc(&vpc.name, usize::MAX - 1)),
@@ -283,8 +292,31 @@ fn look<'o>(writer: &Writer, tables: &Tables, core: &Core, objects: impl Iterato
     look.faults
 }
 
+/// What is not as configured of lines of customers that are meant. One whose port is not there is not looked at: interfaces come and go.
+fn lines(tables: &Tables, model: &Model, meant: impl Fn(&Name) -> bool) -> Vec<String> {
+    if model.by_name().overlays.is_empty() {
+        return Vec::new();
+    }
+    let plan = model.edge();
+    let by_line: HashMap<_, _> = plan.circuits.iter().map(|c| ((c.vni, c.line), c)).collect();
+    let mut faults = Vec::new();
+    for o in model.by_name().overlays.values().filter(|o| meant(&o.name)) {
+        let Some(vni) = model.vpc_of_name(&o.vpc).map(|vpc| vpc.spec().vni) else { continue };
+        let Some(wanted) = by_line.get(&(vni, o.line)) else { continue };
+        let Some((is, ce)) = tables.circuit_by_line(vni, o.line) else { continue };
+        let here = plan.ports.iter().find(|p| p.number == wanted.port).is_some_and(|p| p.interface.is_some());
+        let same = (is.port.number, is.tags, ce) == (wanted.port, [wanted.customer, wanted.overlay], wanted.ce);
+        if !same || is.port.elsewhere == here {
+            faults.push(format!("Overlay {}: its line in the tables is not as it is configured", o.name));
+        } else if here && tables.circuit_by_tags(&is) != CircuitFound::Vpc(wanted.found()) {
+            faults.push(format!("Overlay {}: in the tables its tags lead elsewhere", o.name));
+        }
+    }
+    faults
+}
+
 /// What the memory of the tables has beside what was written.
-fn unaccounted(writer: &Writer, model: &Model) -> Vec<String> {
+fn unaccounted(writer: &Writer, model: &Model, routing: &Routing) -> Vec<String> {
     let miscounts = writer.miscounts();
     let mut faults = Vec::new();
     for m in &miscounts {
@@ -297,8 +329,10 @@ fn unaccounted(writer: &Writer, model: &Model) -> Vec<String> {
     let mut name = |entry: Entry| {
         let known = match entry {
             Entry::Vpc(vni) => model.vpc_of_vni(vni).is_some(),
-            Entry::Address(vni, address) => model.vpc_of_vni(vni).is_some_and(|vpc| vpc.has_address(address)),
-            Entry::Nc(address) => model.tunnel_ends().contains(&address),
+            Entry::Address(vni, address) => {
+                model.vpc_of_vni(vni).is_some_and(|vpc| vpc.has_address(address)) || routing.has_learned(vni, address)
+            }
+            Entry::Nc(address) => model.tunnel_ends().contains(&address) || routing.vteps().contains(&address),
         };
         let twice = !seen.insert(entry);
         if faults.len() >= TOLD || known && !twice {
@@ -329,9 +363,10 @@ impl Node {
         let mut snapshot = Snapshot::new(wanted(), pass.at.take());
         let page = snapshot.page(&core.model, PAGE);
         (pass.at, pass.begun) = (snapshot.position().cloned(), true);
-        pass.faults.extend(look(&writer, &tables, &core, page.iter()));
+        pass.faults.extend(look(Look::new(&writer, &tables, &core, &self.routing), page.iter()));
         if pass.over() {
-            pass.faults.extend(unaccounted(&writer, &core.model));
+            pass.faults.extend(lines(&tables, &core.model, |_| true));
+            pass.faults.extend(unaccounted(&writer, &core.model, &self.routing));
         }
         pass.faults.truncate(TOLD);
     }
@@ -340,19 +375,23 @@ impl Node {
     pub(crate) fn verify_change(&self, docs: &Documents) -> (Vec<String>, bool) {
         let (core, writer, tables) = (self.core(), self.writer(), self.tables());
         let _guard = tables.enter();
-        let mut look = Look::new(&writer, &tables, &core);
-        let (mut vpcs, mut all) = (BTreeSet::new(), true);
+        let mut look = Look::new(&writer, &tables, &core, &self.routing);
+        let (mut vpcs, mut overlays, mut all) = (BTreeSet::new(), BTreeSet::new(), true);
         for item in &docs.puts {
             match &item.object {
                 Object::Vm(vm) => look.vm(vm),
                 Object::Vpc(vpc) => drop(vpcs.insert(vpc.name.clone())),
                 Object::Route(route) => drop(vpcs.insert(route.vpc.clone())),
                 // An NC whose address changes concerns every VM on it.
-                Object::Nc(_) => all = false,
+                Object::Nc(_) | Object::EdgePort(_) => all = false,
+                Object::Overlay(overlay) => drop(overlays.insert(&overlay.name)),
                 _ => {}
             }
         }
         all &= docs.deletes.iter().all(|(kind, ..)| *kind != Kind::Route);
+        if !overlays.is_empty() {
+            look.faults.extend(lines(&tables, &core.model, |name| overlays.contains(name)));
+        }
         for vpc in vpcs {
             all &= look.vpc(&vpc, ROUTES_AT_ONCE);
         }
@@ -371,8 +410,12 @@ impl Node {
             let mut fresh = Writer::attach(self.tables().memory().clone(), options).map_err(|e| {
                 NodeError::Config(vec![format!("the tables cannot be read anew, restart the node: {e}")])
             })?;
-            fresh.commit(&core.model.reconcile(&fresh))?;
+            let commit = core.model.reconcile(&fresh);
+            let (commit, learned) = self.routing.amend(&commit);
+            fresh.commit(&commit)?;
             *writer = fresh;
+            self.routing.amended(learned);
+            self.conntrack.enter_edge_anew(&mut writer)?;
         }
         // The commit has stored the whole option word.
         self.update_capture();

@@ -239,7 +239,7 @@ fn intervals_are_what_the_longest_prefix_says() {
             text += &format!("---\n{{apiVersion: tunny/v1, kind: Route, spec: {{vpc: v, prefix: {address}/{length}, scope: {scope}}}}}\n");
         }
         let (model, _) = Model::from_documents(&model::parse_text("x.yaml", &text).unwrap()).unwrap();
-        let found = intervals(&model.vpc_of_name("v").unwrap());
+        let found = intervals(&model.vpc_of_name("v").unwrap(), BTreeMap::new());
         assert!(found.windows(2).all(|w| w[0].last < w[1].first), "{round}");
         for address in (0x0a00_0000u32..0x0a00_0100).chain([0, 1, u32::MAX]) {
             let covers = |(a, l): (u32, u32)| {
@@ -252,4 +252,37 @@ fn intervals_are_what_the_longest_prefix_says() {
             assert_eq!(is, wanted, "{ip} {text}");
         }
     }
+}
+
+/// A line of a customer that leads elsewhere in the tables is told, as soon as it changes and by a pass, and mended.
+#[test]
+fn a_line_that_leads_elsewhere_is_told_and_mended() {
+    let dir = tempfile::tempdir().unwrap();
+    let running = node(dir.path());
+    let node = &running.node;
+    let consent = Consent { authority: Authority::Controller, ..Consent::default() };
+    let lines = "{apiVersion: tunny/v1, kind: EdgePort, metadata: {name: east}, spec: {at: [192.0.2.2], number: 3}}
+---
+{apiVersion: tunny/v1, kind: Overlay, metadata: {name: site}, spec: {vpc: red, port: east, customer: 100, overlay: 7, line: 2, mac: '02:00:00:00:ce:01'}}
+---
+{apiVersion: tunny/v1, kind: Route, spec: {vpc: red, prefix: 10.9.0.0/24, scope: line, line: 2}}";
+    let docs = model::parse_text("x.yaml", &format!("{WORLD}\n---\n{lines}")).unwrap();
+    node.change(Change::Documents(&docs), &consent).unwrap();
+    node.settle();
+    assert_eq!((faults(node), node.verify_change(&docs).0), (Vec::new(), Vec::new()));
+    let plan = node.core().model.edge();
+    let port = tables::EdgePortSpec::elsewhere(3, &plan.ports[0].at);
+    let right = plan.circuits[0];
+    for wrong in [
+        tables::CircuitSpec { overlay: 8, ..right },
+        tables::CircuitSpec { customer: 101, ..right },
+        tables::CircuitSpec { ce: right.ce + 1, ..right },
+    ] {
+        node.writer().set_edge(&[port], &[wrong]).unwrap();
+        let told = vec!["Overlay site: its line in the tables is not as it is configured".to_string()];
+        assert_eq!((faults(node), node.verify_change(&docs).0), (told.clone(), told), "{wrong:?}");
+        node.repair().unwrap();
+        assert_eq!(faults(node), Vec::<String>::new(), "{wrong:?}");
+    }
+    running.stop();
 }

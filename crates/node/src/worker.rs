@@ -175,7 +175,7 @@ impl Worker {
 
     fn count_losses(&mut self) {
         let stats = self.gateway.tables().stats(self.gateway.slot());
-        self.shared.shaping.take_unsent().count(stats, DropReason::TxFailed);
+        self.shared.shaping.take_unsent().count(self.gateway.tables(), stats);
         for port in &mut self.ports {
             let lost = match port {
                 Port::Packet(socket) => socket.take_lost(),
@@ -395,7 +395,7 @@ fn dispatch(
     let mut waits = false;
     for frame in batch.frames() {
         match frame.verdict {
-            Verdict::Forward { .. } | Verdict::Answer { .. } if frame.class != 0 => waits = true,
+            Verdict::Forward { .. } | Verdict::Answer { .. } if frame.classes.wait() => waits = true,
             Verdict::Forward { ifindex } => {
                 if !egress.send(ifindex, frame.data(), false) {
                     stats.unsent_forwarded(frame.len() as u64);
@@ -421,7 +421,7 @@ fn dispatch(
         }
     }
     for made in &batch.output.generated {
-        if made.class != 0 {
+        if made.classes.wait() {
             waits = true;
         } else if !egress.send(made.ifindex, &made.data, false) {
             stats.unsent_forwarded(made.data.len() as u64);
@@ -436,19 +436,19 @@ fn dispatch(
 fn hand_over(gateway: &Gateway, batch: &Batch<'_>, shared: &Shared, options: u64) {
     let (tables, stats) = (gateway.tables(), gateway.tables().stats(gateway.slot()));
     let mut turn = shared.shaping.turn();
-    for frame in batch.frames().iter().filter(|f| f.class != 0) {
+    for frame in batch.frames().iter().filter(|f| f.classes.wait()) {
         let (ifindex, answer) = match frame.verdict {
             Verdict::Forward { ifindex } => (ifindex, false),
             Verdict::Answer { ifindex } => (ifindex, true),
             _ => continue,
         };
-        let refused = turn.push(frame.class, (ifindex, frame.data(), answer), (tables, stats));
+        let refused = turn.push(frame.classes, (ifindex, frame.data(), answer), (tables, stats));
         if let Some(reason) = refused.filter(|_| options & abi::OPT_CAPTURE_DROPS != 0) {
             shared.hub.publish(&event(frame, abi::EVENT_DROP, reason as u8));
         }
     }
-    for made in batch.output.generated.iter().filter(|made| made.class != 0) {
+    for made in batch.output.generated.iter().filter(|made| made.classes.wait()) {
         // Counted if it is refused; what the gateway made itself is not captured.
-        let _ = turn.push(made.class, (made.ifindex, &made.data, false), (tables, tables.stats(gateway.slot())));
+        let _ = turn.push(made.classes, (made.ifindex, &made.data, false), (tables, tables.stats(gateway.slot())));
     }
 }

@@ -42,11 +42,12 @@ fn vpc() -> EvpnVpc {
         rd: Some(number("192.0.2.9:100")),
         limits: EvpnLimits { vms: 3, routes: 2, vteps: 8 },
         default: false,
+        vteps: (Some([192, 0, 2, 9].into()), None),
     }
 }
 
 fn plan() -> EvpnPlan {
-    EvpnPlan { daemon: None, vteps: (Some([192, 0, 2, 9].into()), None), vpcs: vec![vpc()] }
+    EvpnPlan { daemon: None, own: [ip("192.0.2.9")].into(), vpcs: vec![vpc()] }
 }
 
 /// VMs in 10.0.0.0/16, of which one is configured; a peer, and the Internet.

@@ -42,6 +42,13 @@ impl Bucket {
         }
     }
 
+    /// It was let wait by others from a time on: what it would hold more than full since then is lost. What the caller came late before is made good.
+    pub fn waited(&mut self, from: u64, now: u64) {
+        if self.full < now {
+            self.full = if self.full < from { self.full + (now - from) } else { now };
+        }
+    }
+
     /// When it holds so many bytes, or is full, if they are more than it ever holds (`burst`).
     pub fn due(&self, burst: u32, bytes: u32) -> u64 {
         if self.rate == 0 {

@@ -4,7 +4,7 @@
 //! A [`Shaper`] holds classes, and what waits of each in a queue of its own. A token bucket says when the first packet of a queue may leave; by
 //! this time the class stands in a slot of the [`wheel`]. [`Shaper::pop`] gives one packet of the class whose slot comes first, and puts the class
 //! into the slot of its next packet. So each packet costs one step in and one out, however many classes there are, the order within a
-//! class is that of its queue, and a new rate holds for what waits already.
+//! class is that of its queue, and a new rate holds for what waits already. Classes may share a further rate, that of their [`group`].
 //!
 //! Time is a number of nanoseconds that the caller gives; it never runs backwards here, and what waits is bounded, by class and altogether.
 //! docs/design/shaping.md
@@ -12,10 +12,12 @@
 #![forbid(unsafe_code)]
 
 mod bucket;
+mod group;
 mod queue;
 pub mod wheel;
 
 use bucket::Bucket;
+pub use group::{GroupId, GroupLimits};
 use queue::{Queue, Store};
 use wheel::Wheel;
 
@@ -79,12 +81,23 @@ pub struct Counts {
 }
 
 /// What is said of a class seldom.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Rare {
     sent: u64,
     sent_bytes: u64,
     dropped: u64,
     longest: u64,
+    /// Since when it stands in the list of its group.
+    joined: u64,
+    /// Its group.
+    group: u32,
+    /// The next one in the list of its group.
+    next: u32,
+}
+
+impl Rare {
+    const NEW: Rare =
+        Rare { sent: 0, sent_bytes: 0, dropped: 0, longest: 0, joined: 0, group: group::NONE, next: group::NONE };
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +106,8 @@ enum State {
     Open,
     /// It was removed, and is free when the last packet has left.
     Closing,
+    /// It is a group, whose queue is the list of its classes that are due.
+    Group,
 }
 
 /// What each packet of a class touches: one line of the cache.
@@ -162,16 +177,20 @@ impl<T> Shaper<T> {
     /// A new class. Of the places that are free it takes the one that is free for longest, so that who knows an old number too long meets
     /// nobody else's class soon.
     pub fn add(&mut self, limits: &Limits) -> ClassId {
-        let at = self.free.pop_front().unwrap_or_else(|| {
-            self.classes.push(FREE);
-            self.rare.push(Rare::default());
-            self.classes.len() as u32 - 1
-        });
+        let at = self.place();
         let i = at as usize;
-        (self.classes[i], self.rare[i]) = (Class { state: State::Open, ..FREE }, Rare::default());
+        (self.classes[i], self.rare[i]) = (Class { state: State::Open, ..FREE }, Rare::NEW);
         self.classes[i].bucket.reset(self.now);
         self.apply(i, limits);
         ClassId(at)
+    }
+
+    fn place(&mut self) -> u32 {
+        self.free.pop_front().unwrap_or_else(|| {
+            self.classes.push(FREE);
+            self.rare.push(Rare::NEW);
+            self.classes.len() as u32 - 1
+        })
     }
 
     /// Other limits for a class: they hold for what waits, too. Nothing is dropped if more waits than may now. False: there is no such class.
@@ -186,6 +205,7 @@ impl<T> Shaper<T> {
     /// Ends a class: what waits goes at once, in its order. False: there is no such class.
     pub fn remove(&mut self, id: ClassId) -> bool {
         let Some(i) = self.open(id) else { return false };
+        self.move_class(i, group::NONE);
         let class = &mut self.classes[i];
         class.state = State::Closing;
         class.bucket.change(0, self.now);
@@ -217,16 +237,17 @@ impl<T> Shaper<T> {
 
     /// Puts a class into the slot of its first packet.
     fn stand(&mut self, i: usize) {
-        if self.classes[i].slot != wheel::NOWHERE {
-            self.wheel.take_out(&mut self.classes, i);
-        }
+        self.leave_slot(i);
         let due = self.due(i);
         self.wheel.put(&mut self.classes, i, due, self.now);
     }
 
-    /// When the first packet of a class may leave.
+    /// When the first packet of a class, or of a group, may leave.
     fn due(&self, i: usize) -> u64 {
         let class = &self.classes[i];
+        if class.state == State::Group {
+            return self.group_due(i);
+        }
         class.bucket.due(class.burst, self.store.bytes(class.queue.first))
     }
 
@@ -244,7 +265,7 @@ impl<T> Shaper<T> {
     pub fn push(&mut self, id: ClassId, item: T, bytes: u32, now: u64) -> Result<(), (T, Refused)> {
         self.at(now);
         let i = id.0 as usize;
-        let Some(class) = self.classes.get_mut(i).filter(|c| c.state != State::Free) else {
+        let Some(class) = self.classes.get_mut(i).filter(|c| matches!(c.state, State::Open | State::Closing)) else {
             return Err((item, Refused::Unknown));
         };
         let (q, first) = (class.queue, class.queue.packets == 0);
@@ -274,12 +295,17 @@ impl<T> Shaper<T> {
     /// The next packet that may leave, if there is one by now. Who calls it until there is none has what is due.
     pub fn pop(&mut self, now: u64) -> Option<(ClassId, T)> {
         self.at(now);
-        let i = loop {
+        let (i, group) = loop {
             let (i, far) = self.wheel.first(&mut self.classes, self.now)?;
-            if !far || self.due(i).div_ceil(wheel::SLOT) <= self.now / wheel::SLOT {
-                break i;
+            if far && self.due(i).div_ceil(wheel::SLOT) > self.now / wheel::SLOT {
+                self.stand(i);
+            } else if self.classes[i].state == State::Group {
+                break (self.take_first(i)?, Some(i));
+            } else if self.rare[i].group != group::NONE {
+                self.join_list(i);
+            } else {
+                break (i, None);
             }
-            self.stand(i);
         };
         let class = &mut self.classes[i];
         let (item, bytes, since) = self.store.pop(&mut class.queue)?;
@@ -295,7 +321,20 @@ impl<T> Shaper<T> {
             0 => {}
             _ => self.stand(i),
         }
+        if let Some(g) = group {
+            self.group_left(g, bytes);
+        }
         Some((ClassId(i as u32), item))
+    }
+
+    /// A packet of a class of the group has left.
+    fn group_left(&mut self, g: usize, bytes: u32) {
+        self.classes[g].bucket.leaves(bytes, self.now);
+        self.rare[g].sent += 1;
+        self.rare[g].sent_bytes += u64::from(bytes);
+        if self.classes[g].queue.packets > 0 {
+            self.stand(g);
+        }
     }
 
     /// When [`Shaper::pop`] has something to give, ns. None: nothing waits.
@@ -307,8 +346,15 @@ impl<T> Shaper<T> {
     pub fn clear(&mut self) -> Vec<T> {
         let mut out = Vec::new();
         for i in 0..self.classes.len() {
-            if self.classes[i].slot != wheel::NOWHERE {
-                self.wheel.take_out(&mut self.classes, i);
+            match std::mem::replace(&mut self.classes[i].slot, wheel::NOWHERE) {
+                wheel::NOWHERE | group::IN_LIST => {}
+                slot => {
+                    self.classes[i].slot = slot;
+                    self.wheel.take_out(&mut self.classes, i);
+                }
+            }
+            if self.classes[i].state == State::Group {
+                continue;
             }
             while let Some((item, ..)) = self.store.pop(&mut self.classes[i].queue) {
                 self.rare[i].dropped += 1;
@@ -318,6 +364,7 @@ impl<T> Shaper<T> {
                 self.release(i);
             }
         }
+        self.clear_lists();
         self.waiting_bytes = 0;
         out
     }

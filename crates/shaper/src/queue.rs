@@ -7,7 +7,7 @@ const NONE: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Queue {
     pub first: u32,
-    last: u32,
+    pub last: u32,
     pub packets: u32,
     pub bytes: u32,
 }

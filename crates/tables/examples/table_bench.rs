@@ -67,6 +67,7 @@ fn vpc(rng: &mut ChaCha8Rng, i: u32, vpcs: u32, routes: u32, vms: u32, ncs: u32)
             more: Vec::new(),
             nc: nc(rng.next_u32() % ncs),
             meter: None,
+            shaped: false,
         })
         .collect();
     let settings = TenantSettings {
@@ -203,6 +204,7 @@ fn churn(w: &mut Writer, rng: &mut ChaCha8Rng, vpcs: u32) {
             more: Vec::new(),
             nc: nc(rng.random_range(0..100)),
             meter: None,
+            shaped: false,
         };
         let mut vm = vm;
         let tenants = vnis.iter().map(|v| TenantChange { vni: *v, vm_add: vec![vm(*v)], ..Default::default() });

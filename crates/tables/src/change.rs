@@ -108,6 +108,8 @@ pub struct VmSpec {
     pub nc: IpAddr,
     /// Its rate limits.
     pub meter: Option<Box<MeterSpec>>,
+    /// What it sends and gets waits for its turn, in the classes that [`crate::VmClassSpec`] names.
+    pub shaped: bool,
 }
 
 impl VmSpec {

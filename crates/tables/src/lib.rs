@@ -42,11 +42,11 @@ pub use memory::{
 pub use meter::{gcra, rate_limit, Color};
 pub use packed::Packed;
 pub use reader::{
-    circuit_by_tags, BucketRef, Circuit, CircuitFound, EdgePort, FlowVersions, Guard, InlineEnd, Nc, NexthopView,
-    Public, Tables, Tables4, Tenant, VmEntry, VmPort,
+    circuit_by_tags, BucketRef, Circuit, CircuitFound, CircuitVpc, EdgePort, FlowVersions, Guard, InlineEnd, Nc,
+    NexthopView, Public, Tables, Tables4, Tenant, VmEntry, VmPort,
 };
 pub use route::Walk;
 pub use writer::{
     AttachError, CircuitSpec, EdgePortSpec, Entry, GroupId, InlinePort, InlineSpec, Limits, Miscount, NexthopId,
-    NexthopSpec, PublicPrefix, RouteInterval, TenantDump, VmDump, VmPortSpec, Writer, WriterOptions,
+    NexthopSpec, PublicPrefix, RouteInterval, TenantDump, VmClassSpec, VmDump, VmPortSpec, Writer, WriterOptions,
 };

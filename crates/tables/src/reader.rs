@@ -20,7 +20,7 @@ mod internet;
 mod locate;
 mod versions;
 
-pub use edge::{circuit_by_tags, Circuit, CircuitFound, EdgePort, VmPort};
+pub use edge::{circuit_by_tags, Circuit, CircuitFound, CircuitVpc, EdgePort, VmPort};
 pub(crate) use edge::{circuit_by_vni, vm_port_bucket_key, VM_PORT_MAC};
 pub use inline::InlineEnd;
 pub use internet::Public;

@@ -23,6 +23,7 @@ use crate::region::Region;
 use crate::tables_text;
 use abi::{DropReason, PuntReason};
 use conntrack_compact::TableKind;
+use gateway::Classes;
 use std::path::Path;
 
 /// What must become of a packet.
@@ -57,8 +58,8 @@ pub struct Input {
     pub generated: Vec<(u32, Packet)>,
     /// The XDP engine must hand it over with this reason; none: it must handle it itself.
     pub punt: Option<PuntReason>,
-    /// The class in which what is sent has to wait for its turn, 0: it has not.
-    pub class: u16,
+    /// The classes in which what is sent has to wait for its turn.
+    pub classes: Classes,
     /// `punt` is what sessions would have it handed over for; with a state table it is that table's list which decides ([`crate::punts`]).
     pub by_state: bool,
     /// Whatever the fast path hands over is in order: the case is run in software.
@@ -329,7 +330,7 @@ impl Parser<'_> {
             outcome: UNSET,
             generated: Vec::new(),
             punt: None,
-            class: 0,
+            classes: Classes::NONE,
             by_state: false,
             by_path: false,
         };
@@ -376,7 +377,9 @@ impl Parser<'_> {
                 None
             }
             "waits" => {
-                input.class = c.number("class of the shaper", 0xffff)? as u16;
+                let first = c.number("class of the shaper", 0xffff)? as u16;
+                let then = if c.eat("then") { c.number("class of the shaper", 0xffff)? as u16 } else { 0 };
+                input.classes = Classes { first, then };
                 None
             }
             "generated" => {
@@ -419,7 +422,14 @@ impl Parser<'_> {
             }
             "meter" => (Counter::VpcMeter(c.vni()?), &["green", "yellow", "red"]),
             "drop" => {
-                let vni = c.vni()?;
+                // A customer of an edge port: its number and the tag.
+                let vni = match c.eat("customer") {
+                    true => {
+                        let port = c.number("number of the edge port", 15)? as u32;
+                        abi::DROP_CUSTOMER | port << abi::DROP_CUSTOMER_PORT_SHIFT | c.number("VLAN id", 4095)? as u32
+                    }
+                    false => c.vni()?,
+                };
                 let word = c.peek();
                 let name = &c.next("a drop reason")?.text;
                 let reason = DropReason::from_name(name);

@@ -8,7 +8,7 @@ use abi::{IfIndex, Vni};
 use gateway::{Lease, Told};
 use std::fmt;
 use std::net::IpAddr;
-use tables::{CircuitSpec, EdgePortSpec, VmPortSpec};
+use tables::{CircuitSpec, EdgePortSpec, VmClassSpec, VmPortSpec};
 
 type Parsed<T> = Result<T, CaseError>;
 
@@ -62,6 +62,8 @@ pub struct Circuit {
     pub line: u8,
     /// The CE.
     pub ce: Mac,
+    /// Its frames may come from any MAC address.
+    pub any: bool,
     /// What leaves by it is shaped by this class, 0: it is not.
     pub class: u16,
     /// The gateway's address on it, if control packets are for a routing daemon; 0: they are not.
@@ -134,10 +136,11 @@ fn circuit(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<()> {
     let line = if c.eat("line") { c.number("line", 255)? as u8 } else { 0 };
     word(c, "ce")?;
     let ce = c.mac()?;
+    let any = c.eat("any");
     let class = if c.eat("class") { c.number("class of the shaper", 0xffff)? as u16 } else { 0 };
     let gateway = if c.eat("control") { c.ipv4()?.to_bits() } else { 0 };
     region.edge.circuits.retain(|o| (o.vni, o.line) != (vni, line));
-    region.edge.circuits.push(Circuit { port, tags, vni, line, ce, class, gateway });
+    region.edge.circuits.push(Circuit { port, tags, vni, line, ce, any, class, gateway });
     Ok(())
 }
 
@@ -191,7 +194,8 @@ impl Region {
             let tag = |i: usize| c.tags.get(i).copied().unwrap_or(0);
             let (vni, ce) = (Vni(c.vni), c.ce.number());
             let (customer, overlay, line, class, gateway) = (tag(0), tag(1), c.line, c.class, c.gateway);
-            Some(CircuitSpec { port: number, customer, overlay, vni, line, ce, class, gateway })
+            let sender = if c.any { 0 } else { ce };
+            Some(CircuitSpec { port: number, customer, overlay, vni, line, ce, sender, class, gateway })
         };
         (self.edge.ports.iter().map(port).collect(), self.edge.circuits.iter().filter_map(circuit).collect())
     }
@@ -204,6 +208,15 @@ impl Region {
             Some(VmPortSpec { ifindex: IfIndex(p.port), mtu, vni: Vni(vpc.vni), mac: vm.mac.number() })
         };
         self.edge.vm_ports.iter().filter_map(spec).collect()
+    }
+
+    /// For the writer: VMs that are shaped.
+    pub fn vm_class_specs(&self) -> Vec<VmClassSpec> {
+        let spec = |(vpc, vm): (&Vpc, &Vm)| {
+            let (to, from) = vm.shape?;
+            Some(VmClassSpec { vni: Vni(vpc.vni), mac: vm.mac.number(), to, from })
+        };
+        self.vpcs.iter().flat_map(|vpc| vpc.vms.iter().map(move |vm| (vpc, vm))).filter_map(spec).collect()
     }
 
     /// The VM behind a port, and its VPC.
@@ -260,7 +273,7 @@ impl fmt::Display for Edge {
         for c in &self.circuits {
             write!(f, "  circuit {} port {}", c.vni, c.port)?;
             c.tags.iter().try_for_each(|t| write!(f, " tag {t}"))?;
-            write!(f, " line {} ce {}", c.line, c.ce)?;
+            write!(f, " line {} ce {}{}", c.line, c.ce, if c.any { " any" } else { "" })?;
             if c.class > 0 {
                 write!(f, " class {}", c.class)?;
             }

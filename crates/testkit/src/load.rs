@@ -55,10 +55,12 @@ impl Loader {
         if region.inline_specs() != self.region.inline_specs() {
             self.writer.set_inline(&region.inline_specs()).map_err(|e| format!("wires cannot be written: {e}"))?;
         }
-        let specs = |r: &Region| (r.edge_specs(), r.vm_port_specs());
+        let specs = |r: &Region| (r.edge_specs(), r.vm_port_specs(), r.vm_class_specs());
         if specs(region) != specs(&self.region) {
-            let ((ports, circuits), vms) = specs(region);
-            self.writer.set_ports(&ports, &circuits, &vms).map_err(|e| format!("circuits cannot be written: {e}"))?;
+            let ((ports, circuits), vms, shaped) = specs(region);
+            self.writer
+                .set_ports(&ports, &circuits, &vms, &shaped)
+                .map_err(|e| format!("circuits cannot be written: {e}"))?;
         }
         self.region = region.clone();
         Ok(())
@@ -105,8 +107,8 @@ impl Loader {
             if policy != self.region.policy(v.vni) || policy != 0 && !same {
                 self.writer.set_policy(Vni(v.vni), policy);
             }
-            if self.writer.path(Vni(v.vni)).is_some_and(|path| path != v.path) {
-                self.writer.set_path(Vni(v.vni), v.path);
+            if self.writer.path(Vni(v.vni)).is_some_and(|path| path != v.path_bits()) {
+                self.writer.set_path(Vni(v.vni), v.path_bits());
             }
         }
         if new.public() != old.public() {
@@ -162,6 +164,7 @@ fn vm_spec(vm: &Vm) -> VmSpec {
         more: Vec::new(),
         nc: vm.nc,
         meter: meter(vm.meter),
+        shaped: vm.shape.is_some(),
     }
 }
 

@@ -138,10 +138,16 @@ pub fn change(r: &mut Rng, region: &mut Region) {
         }
         for _ in 0..r.below(4).min(vpc.vms.len()) {
             let at = r.below(vpc.vms.len());
-            match r.below(4) {
+            match r.below(5) {
                 0 => drop(vpc.vms.swap_remove(at)),
                 1 => vpc.vms[at].nc = *r.pick(&ncs),
                 2 => vpc.vms[at].meter = meter(r),
+                // Shaped, or no more.
+                3 => {
+                    let vm = &mut vpc.vms[at];
+                    let begins = vm.shape.is_none() && r.chance(12);
+                    vm.shape = begins.then(|| classes(vpc.vni, u64::from(vm.mac.0[5])));
+                }
                 // The address passes to another VM.
                 _ => vpc.vms[at].mac.0[5] ^= 0x80,
             }
@@ -226,6 +232,12 @@ fn path(r: &mut Rng) -> u64 {
     }
 }
 
+/// The classes of a VM that is shaped; no two have one in common.
+fn classes(vni: u32, number: u64) -> (u16, u16) {
+    let first = 1 + 2 * (number as u16 & 0x7f) + ((vni as u16 & 0xff) << 8);
+    (first, first + 1)
+}
+
 fn vpc(r: &mut Rng, vni: u32, vnis: &[u32], region: &Region, size: Size) -> Vpc {
     let mut vpc = Vpc {
         name: format!("vpc{}", vni & 0xff),
@@ -245,6 +257,8 @@ fn vpc(r: &mut Rng, vni: u32, vnis: &[u32], region: &Region, size: Size) -> Vpc 
         }
         routes(r, &mut vpc, vnis, v6, size.routes);
     }
+    // Of a VPC that has one the short cuts know little.
+    let shaped = r.chance(6);
     for i in 0..1 + r.below(size.vms) {
         let (v4, v6) = (pool4(r), pool6(r));
         // One that routes lead to (`Target::Via`), though no packet has its address.
@@ -260,6 +274,7 @@ fn vpc(r: &mut Rng, vni: u32, vnis: &[u32], region: &Region, size: Size) -> Vpc 
             v6: (free(v6.into()) && r.chance(90)).then_some(v6),
             nc: r.pick(&region.ncs).addr,
             meter: meter(r),
+            shape: (shaped && r.chance(30)).then(|| classes(vni, i as u64)),
         };
         if vm.v4.is_some() || vm.v6.is_some() {
             vpc.vms.push(vm);

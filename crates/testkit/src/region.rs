@@ -149,6 +149,8 @@ pub struct Vm {
     pub nc: IpAddr,
     /// Its meter.
     pub meter: Option<Meter>,
+    /// It is shaped: the classes of what it gets and of what it sends.
+    pub shape: Option<(u16, u16)>,
 }
 
 /// A tenant's network.
@@ -257,6 +259,14 @@ pub const SWITCHES: &[(&str, u64)] = &[
     ("tunnel-fragments", abi::OPT_TUNNEL_FRAGMENTS),
     ("documentation-dropped", abi::OPT_DOCUMENTATION_DROPPED),
 ];
+
+impl Vpc {
+    /// The path bits of its POLICY word.
+    pub fn path_bits(&self) -> u64 {
+        let shaped = self.vms.iter().any(|vm| vm.shape.is_some());
+        self.path | if shaped { abi::POLICY_SHAPED } else { 0 }
+    }
+}
 
 impl Region {
     /// The word `Root::options`.

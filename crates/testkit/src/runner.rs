@@ -11,6 +11,7 @@ use crate::punts;
 use crate::region::Region;
 use abi::{DropReason, PuntReason};
 use conntrack_compact::{Shared, Spec};
+use gateway::Classes;
 use std::fmt::Write;
 use std::sync::Arc;
 use tables::Tables;
@@ -37,8 +38,8 @@ pub struct Seen {
     pub generated: Vec<(u32, Vec<u8>)>,
     /// The fast path handed it over for this reason, and the software path did the rest.
     pub punt: Option<PuntReason>,
-    /// The class in which what is sent has to wait for its turn, 0: it has not.
-    pub class: u16,
+    /// The classes in which what is sent has to wait for its turn.
+    pub classes: Classes,
 }
 
 /// Takes frames, ends each in one outcome.
@@ -208,8 +209,9 @@ pub fn compare(punts: bool, input: &Input, frame: &[u8], seen: &Seen) -> Result<
             return Err(format!("expected {want}, got {}", describe(seen)));
         }
     }
-    if seen.class != input.class {
-        return Err(format!("expected to wait in class {}, got class {}{}", input.class, seen.class, describe(seen)));
+    if seen.classes != input.classes {
+        let (want, got) = (input.classes, seen.classes);
+        return Err(format!("expected to wait in {want:?}, got {got:?}{}", describe(seen)));
     }
     if seen.generated.len() != input.generated.len() {
         return Err(format!("expected {} generated frames, got{}", input.generated.len(), describe(seen)));

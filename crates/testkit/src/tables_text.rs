@@ -363,8 +363,15 @@ fn route(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<Defined> {
 fn vm(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<Defined> {
     let name = c.next("a name")?.text.clone();
     let vni = known_vpc(c, region)?.vni;
-    let mut vm =
-        Vm { name: name.clone(), mac: Mac::default(), v4: None, v6: None, nc: IpAddr::from([0; 4]), meter: None };
+    let mut vm = Vm {
+        name: name.clone(),
+        mac: Mac::default(),
+        v4: None,
+        v6: None,
+        nc: IpAddr::from([0; 4]),
+        meter: None,
+        shape: None,
+    };
     while let Some(addr) = c.maybe_ip() {
         match addr {
             IpAddr::V4(a) => vm.v4 = Some(a),
@@ -377,7 +384,11 @@ fn vm(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<Defined> {
             "mac" => vm.mac = c.mac()?,
             "on" => vm.nc = known_nc(c, region)?,
             "meter" => vm.meter = Some(meter(c)?),
-            other => return Err(c.error(word, &format!("`{other}` is none of: mac on meter"))),
+            "shape" => {
+                let mut class = || c.number("class of the shaper", 0xffff).map(|n| n as u16);
+                vm.shape = Some((class()?, class()?));
+            }
+            other => return Err(c.error(word, &format!("`{other}` is none of: mac on meter shape"))),
         }
     }
     let addrs: Vec<IpAddr> = vm.v4.map(IpAddr::V4).into_iter().chain(vm.v6.map(IpAddr::V6)).collect();
@@ -526,6 +537,7 @@ fn fmt_vpc(region: &Region, v: &Vpc, f: &mut fmt::Formatter<'_>) -> fmt::Result 
         m.v6.map_or(Ok(()), |a| write!(f, " {a}"))?;
         write!(f, " mac {} on {}", m.mac, nc_name(m.nc))?;
         m.meter.map_or(Ok(()), |m| write!(f, " {m}"))?;
+        m.shape.map_or(Ok(()), |(to, from)| write!(f, " shape {to} {from}"))?;
         writeln!(f)?;
     }
     v.extra_ncs.iter().try_for_each(|&a| writeln!(f, "  host {} {}", nc_name(a), v.name))

@@ -61,11 +61,11 @@ fn seen(batch: &Batch<'_>) -> Seen {
         Verdict::Wait => panic!("a packet waits twice"),
     };
     let generated = batch.output.generated.iter().map(|g| (g.ifindex.0, g.data.clone())).collect();
-    let sent = matches!(done.verdict, Verdict::Forward { .. } | Verdict::Answer { .. }).then_some(done.class);
-    let mut classes = sent.into_iter().chain(batch.output.generated.iter().map(|g| g.class));
-    let class = classes.next().unwrap_or(0);
-    assert!(classes.all(|other| other == class), "what is sent waits in different classes");
-    Seen { end, generated, punt: None, class }
+    let sent = matches!(done.verdict, Verdict::Forward { .. } | Verdict::Answer { .. }).then_some(done.classes);
+    let mut classes = sent.into_iter().chain(batch.output.generated.iter().map(|g| g.classes));
+    let first = classes.next().unwrap_or_default();
+    assert!(classes.all(|other| other == first), "what is sent waits in different classes");
+    Seen { end, generated, punt: None, classes: first }
 }
 
 /// The Rust path alone.

@@ -394,6 +394,9 @@ impl<E: Side> Pair<E> {
         if self.one.punts() && in_software && fast.punt.is_none() && matches!(fast.end, End::Forward(..)) {
             return Err("XDP sends on what is to be served in software".into());
         }
+        if self.one.punts() && slow.classes.wait() && fast.punt.is_none() {
+            return Err("XDP sends on what is to wait for its turn".into());
+        }
         match (&fast.end, &slow.end) {
             (End::Forward(to, a), End::Forward(at, b)) | (End::Answer(to, a), End::Answer(at, b))
                 if a != b || to != at =>
@@ -507,12 +510,13 @@ fn allowed(frame: &[u8], region: &Region, slow: &Seen, port: u32) -> Vec<PuntRea
     if edge.is_some() && matches!(slow.end, End::Pass(_)) {
         out.push(PuntReason::EdgeControl);
     }
-    // Of a packet that is dropped behind stage route nobody sees whether its line is shaped.
-    if slow.class != 0 || matches!(slow.end, End::Drop(_)) && region.edge.circuits.iter().any(|c| c.class != 0) {
-        out.push(PuntReason::Shaped);
-    }
     // What goes on to another node has its mark; of what is dropped nobody sees where its line is.
     let marked = matches!(&slow.end, End::Forward(_, b) if inner > 0 && b.get(inner - 1) == Some(&3));
+    // Of a packet that is dropped behind stage route nobody sees whether its line or its VM is shaped; at another node a VM's class is that one's.
+    let shaped = || region.edge.circuits.iter().any(|c| c.class != 0) || !region.vm_class_specs().is_empty();
+    if slow.classes.wait() || (marked || matches!(slow.end, End::Drop(_))) && shaped() {
+        out.push(PuntReason::Shaped);
+    }
     if (marked || matches!(slow.end, End::Drop(_))) && region.edge.ports.iter().any(|e| !e.at.is_empty()) {
         out.push(PuntReason::PathSoftware);
     }

@@ -72,7 +72,7 @@ fn settings() -> TenantSettings {
 }
 
 fn spec(addr: u32, mac: u64, nc: u32) -> VmSpec {
-    VmSpec { mac, ipv4: Some(addr), ipv6: None, more: Vec::new(), nc: address(nc), meter: None }
+    VmSpec { mac, ipv4: Some(addr), ipv6: None, more: Vec::new(), nc: address(nc), meter: None, shaped: false }
 }
 
 /// VPC `i` in a version; `filler` routes make its tree larger or smaller.

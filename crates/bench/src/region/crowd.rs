@@ -102,7 +102,11 @@ async fn follow(link: Link, mut stream: Incoming, heard: Rc<Heard>) -> Result<()
                     (at, news) = (coming, true);
                     more(&heard.snapshots, 1);
                 }
-                Message::Hello { .. } | Message::Admission { .. } | Message::Paths(_) | Message::Alive {} => {}
+                Message::Hello { .. }
+                | Message::Admission { .. }
+                | Message::Paths(_)
+                | Message::Learned(_)
+                | Message::Alive {} => {}
             }
         }
         if news {

@@ -40,12 +40,23 @@ pub struct Host {
 }
 
 impl Host {
-    pub fn new(region: &Region, name: &str, segment: u8, (vni, addresses): (u32, &[&str])) -> Host {
+    pub fn new(region: &Region, name: &str, segment: u8, vni: (u32, &[&str])) -> Host {
+        Host::with_speaker(region, name, segment, vni, &lab::plan::VTEP4.to_string())
+    }
+
+    /// One that speaks with another routing daemon than one at the gateway.
+    pub fn with_speaker(
+        region: &Region,
+        name: &str,
+        segment: u8,
+        (vni, addresses): (u32, &[&str]),
+        speaker: &str,
+    ) -> Host {
         let room = room(region, name, segment);
         let vtep = format!("172.31.{segment}.2");
         let run = |line: &str| drop(room.0.run(line).unwrap());
         lab::fabric::evpn_devices(vni, &vtep, addresses).iter().for_each(|line| run(line));
-        let config = lab::fabric::evpn_host(&vtep, &lab::plan::VTEP4.to_string());
+        let config = lab::fabric::evpn_host(&vtep, speaker);
         let frr = Frr::start(&room.0, &["bgpd"], &config);
         Host { room, vtep, _frr: frr }
     }
@@ -151,6 +162,7 @@ impl Sayer {
             rd: None,
             limits: model::EvpnLimits { vms: 1, routes: 1, vteps: 1 },
             default: false,
+            vteps: (None, None),
         }
     }
 

@@ -5,6 +5,7 @@
 pub mod connections;
 pub mod layout;
 pub mod other;
+pub mod site;
 
 use lab::plan::Names;
 use lab::progress::Progress;

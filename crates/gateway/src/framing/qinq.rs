@@ -34,27 +34,39 @@ pub(crate) fn decapsulate(tables: &Tables, port: EdgePort, data: &[u8], p: &mut 
     if ethernet::Frame::new_unchecked(head).dst() & !0xf == LINK_CONTROL {
         return Err(Verdict::Pass);
     }
-    let circuit = Circuit { port, tags: tags(&port, data)?, class: 0 };
-    let gateway = match tables.circuit_by_tags(&circuit) {
-        CircuitFound::Vpc(vni, gateway) => {
-            p.vni = vni;
-            gateway
-        }
-        CircuitFound::NoOverlay => return Err(DropReason::EdgeOverlayUnknown.into()),
+    let mut circuit = Circuit { port, tags: [0; 2], class: 0 };
+    if let Err(reason) = tags(&port, data, &mut circuit.tags) {
+        return Err(of_customer(tables, &circuit, p, reason));
+    }
+    let found = match tables.circuit_by_tags(&circuit) {
+        CircuitFound::Vpc(found) => found,
+        CircuitFound::NoOverlay => return Err(of_customer(tables, &circuit, p, DropReason::EdgeOverlayUnknown)),
         CircuitFound::NoCustomer => return Err(DropReason::EdgeCustomerUnknown.into()),
     };
+    p.vni = found.vni;
     p.inner = tags_len(&port) as u16;
     p.inner_len = (data.len() - usize::from(p.inner)).min(usize::from(u16::MAX)) as u16;
     // Nothing is around the packet that could say anything else than it says itself.
     p.outer_tos = 0;
+    p.strange = !found.admits(ethernet::Frame::new_unchecked(head).src());
     p.came = Some(circuit);
-    p.control = gateway != 0 && is_control(data.get(usize::from(p.inner)..).unwrap_or(&[]), gateway, Towards::Daemon);
+    let behind = data.get(usize::from(p.inner)..).unwrap_or(&[]);
+    p.control = found.gateway != 0 && is_control(behind, found.gateway, Towards::Daemon);
     Ok(())
 }
 
-/// The VLAN ids of a frame that has the tags of its port.
-pub(crate) fn tags(port: &EdgePort, data: &[u8]) -> Result<[u16; 2], DropReason> {
-    let mut vids = [0; 2];
+/// A drop for which no VPC can be charged: it is counted for the customer, if there is one with the frame's outer tag.
+#[cold]
+fn of_customer(tables: &Tables, c: &Circuit, p: &mut Packet, reason: DropReason) -> Verdict {
+    let customer = if c.tags[0] != 0 { tables.customer(c.port.number, c.tags[0]) } else { None };
+    if let Some(customer) = customer {
+        (p.vni, p.attributed) = (customer, true);
+    }
+    reason.into()
+}
+
+/// The VLAN ids of a frame that has the tags of its port; those that were read before what is wrong, too.
+pub(crate) fn tags(port: &EdgePort, data: &[u8], vids: &mut [u16; 2]) -> Result<(), DropReason> {
     let mut at = MACS;
     for (i, vid) in vids.iter_mut().enumerate().take(usize::from(port.tags)) {
         let kind = be::u16(data, at);
@@ -77,7 +89,7 @@ pub(crate) fn tags(port: &EdgePort, data: &[u8]) -> Result<[u16; 2], DropReason>
     match is_tag(be::u16(data, at)) {
         true if port.tags == 0 => Err(DropReason::EdgeTagged),
         true => Err(DropReason::EdgeManyTags),
-        false => Ok(vids),
+        false => Ok(()),
     }
 }
 
@@ -153,6 +165,16 @@ pub(crate) fn path(c: &Circuit, ce: u64) -> Path {
     // The frame's own header names the sender; what stands here is for traces.
     let nexthop = NexthopView { dmac: ce, smac: 0, mtu, ifindex, ready: true };
     Path { tags: Some(Tags::of(c)), ..Path::over(nexthop) }
+}
+
+/// The destination that a session has given a packet is no VM's: is it behind a line of its VPC? Then the packet leaves by that.
+#[cold]
+pub(crate) fn enter_line<R: Recorder>(w: &Work<'_, R>, p: &mut Packet) -> bool {
+    let value = match p.v6() {
+        true => w.tables.route6(p.tenant.root6(), p.target.halves()),
+        false => w.tables.route4(p.tenant.root4(), p.target.as_v4()),
+    };
+    value >> VALUE_SCOPE_SHIFT == SCOPE_LINE && w.leave_by_line(p, value as u8).is_some()
 }
 
 /// Sends a packet to the node at which its line is, as it came: that one serves it, as if the host had sent it there. Once: what another gateway

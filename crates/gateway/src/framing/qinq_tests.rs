@@ -49,7 +49,11 @@ fn what_is_wrong_with_tags_is_told_in_order() {
         let tags: Vec<u8> = words.iter().flat_map(|w| w.to_be_bytes()).collect();
         [&[2; 12][..], &tags, &[0; 40]].concat()
     };
-    let of = |n: u8, words: &[u16]| tags(&circuit(n).port, &frame(words));
+    let read = |n: u8, data: &[u8]| {
+        let mut vids = [0; 2];
+        tags(&circuit(n).port, data, &mut vids).map(|()| vids).map_err(|why| (why, vids))
+    };
+    let of = |n: u8, words: &[u16]| read(n, &frame(words)).map_err(|(why, _)| why);
     assert_eq!(
         of(2, &[0x88a8, 0xe064, 0x8100, 0x10c8, 0x0800]),
         Ok([100, 200]),
@@ -67,7 +71,9 @@ fn what_is_wrong_with_tags_is_told_in_order() {
     );
     assert_eq!([of(0, &[0x8100, 0, 0x0800]), of(0, &[0x88a8, 1, 0x0800])], [Err(EdgeTagged); 2]);
     // Cut off behind the outer tag, and in front of the EtherType that follows the inner one.
-    let cut = |n: usize| tags(&circuit(2).port, &frame(&[0x88a8, 100, 0x8100, 200, 0x0800])[..n]);
+    // Whose a frame is that is wrong behind its outer tag is known.
+    assert_eq!(read(2, &frame(&[0x88a8, 100, 0x0800])), Err((EdgeOneTag, [100, 0])));
+    let cut = |n: usize| read(2, &frame(&[0x88a8, 100, 0x8100, 200, 0x0800])[..n]).map_err(|(why, _)| why);
     assert_eq!([14, 17, 18, 21].map(cut), [Err(OuterTruncated); 4]);
     assert_eq!(cut(22), Ok([100, 200]));
 }

@@ -18,6 +18,7 @@ use crate::icmp::{self, Message};
 use crate::l4::L4;
 use crate::packet::{Addr, Packet};
 use crate::record::Recorder;
+use crate::turns::Classes;
 use crate::work::Work;
 
 /// Sends the error about a packet inwards, or says why not.
@@ -52,7 +53,7 @@ pub(crate) fn error<R: Recorder>(
     let quote = icmp::quote(packet, p.v6());
     let mut data = w.output.buffer(icmp::error_len(quote.len(), p.v6()));
     icmp::build(&mut data, source, own, host, message, quote, p.v6()).ok_or("no room")?;
-    w.generate(p, Stage::Emit, Generated { data, ifindex: f.ifindex, cause: p.index as usize, class: 0 });
+    w.generate(p, Stage::Emit, Generated { data, ifindex: f.ifindex, cause: p.index as usize, classes: Classes::NONE });
     Ok(())
 }
 
@@ -89,6 +90,10 @@ fn tell_vm<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &Frame<'_>, message:
     let mut data = w.output.buffer(at + inner_len);
     icmp::build(&mut data[at..], source, l4.dst, vm, message, &quote, v6).ok_or("no room")?;
     carrier.encapsulate(&mut data, at, inner_len, &w.settings).map_err(|_| "no room")?;
-    w.generate(p, Stage::Emit, Generated { data, ifindex: path.nexthop.ifindex, cause: p.index as usize, class: 0 });
+    w.generate(
+        p,
+        Stage::Emit,
+        Generated { data, ifindex: path.nexthop.ifindex, cause: p.index as usize, classes: Classes::NONE },
+    );
     Ok(())
 }

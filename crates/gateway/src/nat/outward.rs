@@ -268,7 +268,9 @@ fn translated<R: Recorder>(
         true => w.tables.vm6(p.vni, l4.src.halves(), generation),
         false => w.tables.vm4(p.vni, l4.src.as_v4(), generation),
     };
-    if source.is_none_or(|vm| vm.flags & abi::VM_FLAG_GATEWAY != 0) {
+    // A site is no VM; that its address is behind a line stage tenant has asked.
+    let of_site = p.came.is_some() && p.guest.is_none();
+    if !of_site && source.is_none_or(|vm| vm.flags & abi::VM_FLAG_GATEWAY != 0) {
         return Err(DropReason::NatSourceUnknown);
     }
     let (vm_addr, remote) = (l4.src.ip(l4.v6), l4.dst.ip(l4.v6));

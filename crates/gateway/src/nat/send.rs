@@ -65,5 +65,6 @@ pub(crate) fn out<R: Recorder>(
     if R::ON {
         w.note(p, Stage::Rewrite, Event::Bytes { before, after: f.data().to_vec() });
     }
+    f.classes = p.classes();
     Ok(Verdict::Forward { ifindex: path.nexthop.ifindex })
 }

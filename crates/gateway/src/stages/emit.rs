@@ -17,7 +17,7 @@ pub(crate) fn run<R: Recorder>(
     if R::COUNTS && p.leaves.is_none() {
         w.tables.count_vm(p.vm.vm, p.inner_len as u64);
     }
-    f.class = p.class();
+    f.classes = p.classes();
     w.forward(p, f, path.nexthop.ifindex);
     Ok(())
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Locate: the VM-NC table, the gateway's own addresses, TTL, the underlay next hop and its MTU.
 
-use abi::{DropReason, Mac, NcId, Stage, VmId, VM_FLAG_GATEWAY, VM_FLAG_METERED};
+use abi::{DropReason, Mac, NcId, Stage, VmId, VM_FLAG_GATEWAY, VM_FLAG_METERED, VM_FLAG_SHAPED};
 use tables::VmEntry;
 use wire::{ethernet, ipv6};
 
@@ -10,7 +10,7 @@ use crate::framing::{qinq, vmport};
 use crate::packet::{framed, Kind, Packet};
 use crate::record::{Event, Recorder};
 use crate::work::{Path, Work};
-use crate::{dhcp, echo, fragment, Frame, Verdict};
+use crate::{dhcp, echo, fragment, turns, Frame, Verdict};
 
 /// The destination VM, and what must be loaded for it.
 #[inline(always)]
@@ -30,6 +30,8 @@ pub(crate) fn find<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Fra
     if !p.located {
         match lookup_vm(tables, p, p.dst_vpc()) {
             Some(vm) => p.vm = vm,
+            // What comes from the Internet may be for a site.
+            None if p.inward && qinq::enter_line(w, p) => return find(w, p, f),
             None => {
                 if R::ON {
                     note_no_vm(w, p);
@@ -63,6 +65,9 @@ pub(crate) fn find<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Fra
 /// The stage: the way to the NC or the CE.
 #[inline(always)]
 pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'_>) -> Result<Path, Verdict> {
+    if p.vm.flags & VM_FLAG_SHAPED != 0 {
+        turns::receiver(w, p);
+    }
     let mut path = match p.leaves {
         Some((circuit, ce)) => qinq::path(&circuit, ce),
         None => match w.path_to(p.vm.nc, p.flow) {

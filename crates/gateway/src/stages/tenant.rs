@@ -12,7 +12,7 @@ use crate::packet::{Addr, Kind, Packet};
 use crate::record::{Event, Recorder};
 use crate::stages::parse::{bad_addresses_v6, misaddressed_v4};
 use crate::work::Work;
-use crate::{arp, dhcp, dhcp6, echo, nd, Frame, Verdict};
+use crate::{arp, dhcp, dhcp6, echo, nd, turns, Frame, Verdict};
 
 /// Finds the tenant and starts to load its counter.
 #[inline(always)]
@@ -50,6 +50,9 @@ pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Fram
     if R::ON {
         note(w, p);
     }
+    if p.strange {
+        return Err(DropReason::EdgeMac.into());
+    }
     if p.control {
         return Err(for_daemon(w, p));
     }
@@ -60,6 +63,10 @@ pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Fram
         vmport::check_source(w, p, f)?;
     } else if p.came.is_some() {
         qinq::check_source(w.tables, p, f)?;
+        return Ok(());
+    }
+    if w.settings.shaped {
+        turns::sender(w, p, f);
     }
     Ok(())
 }

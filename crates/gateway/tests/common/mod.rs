@@ -64,7 +64,7 @@ pub fn route(text: &str, target: Target) -> Route {
 }
 
 pub fn vm(mac: u64, ipv4: u32, ipv6: Option<u128>, nc: IpAddr) -> VmSpec {
-    VmSpec { mac, ipv4: Some(ipv4), ipv6, more: Vec::new(), nc, meter: None }
+    VmSpec { mac, ipv4: Some(ipv4), ipv6, more: Vec::new(), nc, meter: None, shaped: false }
 }
 
 pub fn settings() -> TenantSettings {
@@ -275,7 +275,7 @@ pub fn customers(tags: [u16; 2], source: u32, packet: &[u8]) -> Vec<u8> {
 pub fn set_edge(writer: &mut Writer, vni: Vni, ifindex: IfIndex) {
     let port = EdgePortSpec { number: 5, ifindex, mtu: 1500, tags: 2, tpids: [0x88a8, 0x8100], tun: false, at: None };
     let (ce, customer) = (0x02ce_0000_0001, 10);
-    let circuit = CircuitSpec { port: 5, customer, overlay: 20, vni, line: 0, ce, class: 0, gateway: GW };
+    let circuit = CircuitSpec { port: 5, customer, overlay: 20, vni, line: 0, ce, sender: ce, class: 0, gateway: GW };
     writer.set_edge(&[port], &[circuit]).unwrap();
 }
 

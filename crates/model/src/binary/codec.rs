@@ -186,6 +186,11 @@ impl<'a> Reader<'a> {
         (p.trunc() == p).then_some(p).ok_or_else(|| format!("{p} has bits behind its length"))
     }
 
+    pub(crate) fn shape(&mut self) -> Result<Shape, Fault> {
+        let numbers = [self.u64()?, self.u64()?, self.u64()?, self.u64()?, self.u64()?];
+        Shape::of_numbers(numbers).ok_or_else(|| "a shape is out of range".into())
+    }
+
     pub(crate) fn meter(&mut self) -> Result<Box<Meter>, Fault> {
         let mut pairs = [None, None];
         // The same ranges as in the documents: rates, then bursts.

@@ -243,7 +243,14 @@ fn put_object(out: &mut Vec<u8>, object: &Object) {
             put_addresses(out, &v.addresses);
             put_mac(out, v.mac);
             put_text(out, &v.nc);
-            put_optional_meter(out, v.meter.as_deref());
+            // A meter alone is written as that of a VPC.
+            out.push(u8::from(v.meter.is_some()) | u8::from(v.shape.is_some()) << 1);
+            if let Some(meter) = &v.meter {
+                put_meter(out, meter);
+            }
+            if let Some(shape) = &v.shape {
+                shape.numbers().iter().for_each(|n| put_u64(out, *n));
+            }
         }
         Object::Route(r) => {
             put_optional(out, r.name.as_ref());
@@ -278,15 +285,14 @@ fn read_object(r: &mut Reader<'_>, names: &mut Names) -> Result<Object, Fault> {
             let name = names.get(r.name()?);
             Object::Peering(Peering { name, vpcs: [names.get(r.name()?), names.get(r.name()?)], labels })
         }
-        Kind::Vm => Object::Vm(Vm {
-            name: read_optional(r)?,
-            vpc: names.get(r.name()?),
-            addresses: Addresses::new(&read_list(r, 64)?).ok_or("a Vm has no address")?,
-            mac: r.mac()?,
-            nc: names.get(r.name()?),
-            meter: read_optional_meter(r)?,
-            labels,
-        }),
+        Kind::Vm => {
+            let (name, vpc) = (read_optional(r)?, names.get(r.name()?));
+            let addresses = Addresses::new(&read_list(r, 64)?).ok_or("a Vm has no address")?;
+            let (mac, nc, has) = (r.mac()?, names.get(r.name()?), r.byte()?);
+            let meter = if has & 1 != 0 { Some(r.meter()?) } else { None };
+            let shape = if has & 2 != 0 { Some(Box::new(r.shape()?)) } else { None };
+            Object::Vm(Vm { name, vpc, addresses, mac, nc, meter, shape, labels })
+        }
         Kind::Route => {
             let (name, vpc, prefix) = (read_optional(r)?, names.get(r.name()?), r.prefix()?);
             let word = r.text()?;

@@ -5,7 +5,9 @@
 use super::codec::*;
 use super::frame::{frame_at, read_file_head, Found, FILE_HEAD};
 use super::objects::{kind_of, read_addresses, read_document, read_optional, read_optional_meter, read_vpc};
-use super::write::{Part, PIECE, ROUTE_LABELLED, ROUTE_NAMED, SNAPSHOT_MARK, VM_LABELLED, VM_METERED, VM_NAMED};
+use super::write::{
+    Part, PIECE, ROUTE_LABELLED, ROUTE_NAMED, SNAPSHOT_MARK, VM_LABELLED, VM_METERED, VM_NAMED, VM_SHAPED,
+};
 use super::{SnapshotError, BINARY_VERSION};
 use crate::doc::Names;
 use crate::kinds::*;
@@ -232,6 +234,7 @@ impl Load {
         };
         let name = if head & VM_NAMED != 0 { read_optional(r)? } else { None };
         let meter = if head & VM_METERED != 0 { read_optional_meter(r)? } else { None };
+        let shape = if head & VM_SHAPED != 0 { Some(Box::new(r.shape()?)) } else { None };
         let labels = if head & VM_LABELLED != 0 { read_labels(r, &mut self.names)? } else { Labels::default() };
         if self.body.vms.last().is_some_and(|l| l.0 >= mac) {
             return Err(format!("VM {mac} is out of order"));
@@ -242,7 +245,10 @@ impl Load {
             }
         }
         self.model.ncs.at_mut(nc).vms += 1;
-        self.body.vms.push((mac, VmState { name, nc, addresses, meter, labels }));
+        if shape.is_some() {
+            self.model.shaped.insert((self.body.vpc, mac));
+        }
+        self.body.vms.push((mac, VmState { name, nc, addresses, meter, shape, labels }));
         Ok(())
     }
 

@@ -41,6 +41,7 @@ pub(super) const ROUTE_LABELLED: u8 = 1 << 5;
 pub(super) const VM_NAMED: u8 = 1 << 7;
 pub(super) const VM_METERED: u8 = 1 << 6;
 pub(super) const VM_LABELLED: u8 = 1 << 5;
+pub(super) const VM_SHAPED: u8 = 1 << 4;
 
 /// Writes frames of one part after another.
 struct Frames<'a> {
@@ -223,7 +224,8 @@ fn put_route(out: &mut Vec<u8>, prefix: Prefix, route: &RouteState, order: &Orde
 fn put_vm(out: &mut Vec<u8>, mac: Mac, vm: &VmState, order: &Order) {
     let named = if vm.name.is_some() { VM_NAMED } else { 0 };
     let labelled = if vm.labels.is_empty() { 0 } else { VM_LABELLED };
-    out.push(named | labelled | if vm.meter.is_some() { VM_METERED } else { 0 });
+    let shaped = if vm.shape.is_some() { VM_SHAPED } else { 0 };
+    out.push(named | labelled | shaped | if vm.meter.is_some() { VM_METERED } else { 0 });
     put_mac(out, mac);
     put_u64(out, order.ncs[vm.nc as usize].into());
     put_addresses(out, &vm.addresses);
@@ -232,6 +234,9 @@ fn put_vm(out: &mut Vec<u8>, mac: Mac, vm: &VmState, order: &Order) {
     }
     if vm.meter.is_some() {
         put_optional_meter(out, vm.meter.as_deref());
+    }
+    if let Some(shape) = &vm.shape {
+        shape.numbers().iter().for_each(|n| put_u64(out, *n));
     }
     if labelled != 0 {
         put_labels(out, &vm.labels);

@@ -2,7 +2,7 @@
 
 use super::gateway::{Limit, PacketLimit};
 use super::routing::Routing;
-use super::{texts, Described, Kind, Name, Shape, ShapeSlot};
+use super::{texts, CustomerRate, Described, Kind, Name, Shape, ShapeSlot};
 use crate::broken::stand_ins;
 use crate::declare::fields;
 use crate::doc::Doc;
@@ -10,6 +10,7 @@ use crate::error::Problem;
 use crate::forms::*;
 use std::net::IpAddr;
 
+const RATES: &str = "up to 4094, each as 100=50Mbit, of each customer one";
 const INTERFACE: &str = "an interface name of 1 to 15 characters, of no other EdgePort, no uplink and no wire";
 
 /// EtherTypes of tags by the names of their standards.
@@ -20,6 +21,8 @@ fields! {
     pub kind EdgePort {
         /// Name, unique among the documents of its kind.
         name: Name = "metadata.name", OwnName;
+        /// In a region the node that has the interface; the controller takes no EdgePort without it. Other nodes send there (spec.addresses of the Node), and the controller fills in spec.at for them. In a node's own files it has no place.
+        node: Option<Name> = "spec.node", own_name().optional().meaning("no controller sends it");
         /// The interface. It needs no address; what comes by it is a customer's, but for the link's own control (LACP, LLDP), which is left to the kernel. Either this is given or spec.at.
         interface: Option<String> = "spec.interface", interface_name(INTERFACE).optional().meaning("the port is at another node, spec.at");
         /// Tunnel addresses of the node at which the port is, if that is another one than this. A packet to a line of this port goes there as it came from its VM's host, once; the Overlays are the same documents at both nodes, and that node needs the VPCs and VMs, too. It goes by the address of its own outer family.
@@ -34,15 +37,25 @@ fields! {
         outer_tpid: Option<u16> = "spec.tpids.outer", choice(&TPIDS).optional().meaning("802.1ad with 2 tags, 802.1Q with 1");
         /// EtherType of the inner tag.
         inner_tpid: u16 = "spec.tpids.inner", choice(&TPIDS).or(0x8100);
+        /// Rates that customers' Overlays at this port share, by the customer's tag (0 at a port without tags): what goes to all sites of a customer together is no more, whatever each Overlay's spec.shape says. The lines take turns.
+        rates: Vec<CustomerRate> = "spec.customerRates", parsed("customer's rate", "").list(4094, RATES);
         /// Control packets (ARP, BGP, BFD) of the routers of each customer at this port that go to routing daemons, on circuits with spec.routing.
         control: PacketLimit = "spec.control", Limit(PacketLimit { rate: 1_000, burst: 1_000 }, ["Control packets (ARP, BGP, BFD) of each customer at this port, by which its routers speak with a routing daemon (`spec.routing` of an Overlay). Further ones are dropped (`edge_control_limited`).", "The same at once."]);
     }
 }
 
 impl EdgePort {
-    /// Whether it is at another node.
-    pub fn elsewhere(&self) -> bool {
-        self.interface.is_none()
+    /// The interface, if the port is at the node that its region calls `own`.
+    pub fn here(&self, own: Option<&str>) -> Option<&String> {
+        self.interface.as_ref().filter(|_| self.node.is_none() || self.node.as_deref() == own)
+    }
+
+    /// Tunnel addresses of the node at which it is, if that is another one than `own`.
+    pub fn elsewhere(&self, own: Option<&str>) -> &[IpAddr] {
+        match self.here(own) {
+            Some(_) => &[],
+            None => &self.at,
+        }
     }
 
     /// EtherTypes of the outer and the inner tag.
@@ -52,6 +65,11 @@ impl EdgePort {
     }
 }
 
+/// Whether of several addresses none could be chosen by its family.
+pub(crate) fn two_of_a_family(addresses: &[IpAddr]) -> bool {
+    matches!(addresses, [a, b] if a.is_ipv4() == b.is_ipv4())
+}
+
 impl Described for EdgePort {
     fn name(&self) -> Name {
         self.name.clone()
@@ -59,6 +77,7 @@ impl Described for EdgePort {
 
     fn summary(&self) -> String {
         let place = self.interface.clone().unwrap_or_else(|| format!("at {}", texts(self.at.iter())));
+        let place = self.node.as_ref().map_or(place.clone(), |node| format!("{place} of {node}"));
         match self.tags {
             0 if self.tun => format!("{place}, tunnel"),
             0 => format!("{place}, untagged"),
@@ -70,20 +89,32 @@ impl Described for EdgePort {
     fn check(self, doc: &mut Doc<'_>) -> Option<EdgePort> {
         let sound = |field| !doc.is_wrong(field);
         let why = match (&self.interface, self.at.as_slice()) {
-            (Some(_), [_, ..]) => {
+            (None, _) if self.node.is_some() && sound("spec.interface") => {
+                Some(("spec.interface", "is missing: write the interface that Node spec.node has for the port"))
+            }
+            (Some(_), [_, ..]) if self.node.is_none() => {
                 Some(("spec.at", "is given, and spec.interface, too: the port is either here or at another node"))
             }
             (None, []) if sound("spec.interface") && sound("spec.at") => Some((
                 "spec.interface",
                 "is missing: write the port's interface, or in `spec.at` the tunnel address of the node at which it is",
             )),
-            (_, [a, b]) if a.is_ipv4() == b.is_ipv4() => {
+            (_, at) if two_of_a_family(at) => {
                 Some(("spec.at", "has two addresses of one family: which of them is to be used?"))
             }
             _ => None,
         };
         if let Some((field, why)) = why {
             doc.wrong(field, Problem::Value(why.into()));
+        }
+        for (i, r) in self.rates.iter().enumerate() {
+            let why = match (r.customer, self.tags) {
+                _ if self.rates[..i].iter().any(|o| o.customer == r.customer) => "is the second rate of this customer",
+                (0, 1..) => "names no customer: 0 is for a port without tags",
+                (1.., 0) => "names a tag, but the port's frames have none: write 0",
+                _ => continue,
+            };
+            doc.wrong_entry("spec.customerRates", i, Problem::Value(format!("`{r}` {why}")), RATES);
         }
         Some(self)
     }
@@ -108,6 +139,8 @@ fields! {
         line: u8 = "spec.line", int(0, 255).or(0);
         /// MAC address of the customer's router (CE) on the line. Packets to the site are sent to it.
         ce: Option<crate::Mac> = "spec.mac", mac().optional().meaning("required, unless the port's link is tun");
+        /// From which MAC addresses frames of the site come: from spec.mac alone, others are dropped (`edge_mac`), so that no site's router speaks by another site's line; or from any, as those of routers that share spec.mac by VRRP and send from their own.
+        any_sender: bool = "spec.senders", choice(&[("ce", false), ("any", true)]).or(false);
         /// Shaping of what goes to the site.
         shape: Option<Shape> = "spec.shape", ShapeSlot;
         /// The routing daemon that speaks with the CE.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-use super::{Described, Kind, Meter, MeterSlot, Name};
+use super::{Described, Kind, Meter, MeterSlot, Name, Shape, ShapeSlotOfMany};
 use crate::broken::stand_ins;
 use crate::declare::fields;
 use crate::doc::Doc;
@@ -25,6 +25,8 @@ fields! {
         nc: Name = "spec.nc", name_of(Kind::Nc, "name of an Nc").required(stand_ins::name);
         /// Limit of what is sent to it.
         meter: Option<Box<Meter>> = "spec.meter", MeterSlot;
+        /// Shaping of what is sent to it, and of what it sends: each direction has the rate for itself, at each node. What a meter lets pass waits for its turn.
+        shape: Option<Box<Shape>> = "spec.shape", ShapeSlotOfMany;
     }
 }
 

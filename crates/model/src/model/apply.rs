@@ -353,7 +353,7 @@ impl<'a> Tx<'a> {
             && vpc.spec.name == vm.vpc
             && vpc.vms.get(&mac).is_some_and(|s| {
                 s.addresses == vm.addresses
-                    && (&s.meter, &s.labels) == (&vm.meter, &vm.labels)
+                    && (&s.meter, &s.shape, &s.labels) == (&vm.meter, &vm.shape, &vm.labels)
                     && self.model.nc(s.nc).name == vm.nc
             });
         if !same {
@@ -421,8 +421,9 @@ impl<'a> Tx<'a> {
         // A second VM of one name was reported by find_duplicates; it must not hide the first in the index.
         let second = vm.name.as_ref().is_some_and(|n| self.model.vm_names.contains_key(n));
         if let (Some(nc), true, false) = (nc, free, second) {
-            let (name, addresses) = (vm.name.clone(), vm.addresses.clone());
-            let state = VmState { name, nc, addresses, meter: vm.meter.clone(), labels: vm.labels.clone() };
+            let (name, addresses, labels) = (vm.name.clone(), vm.addresses.clone(), vm.labels.clone());
+            let (meter, shape) = (vm.meter.clone(), vm.shape.clone());
+            let state = VmState { name, nc, addresses, meter, shape, labels };
             self.model.add_vm(vpc, vm.mac, state, &mut self.log);
             self.added_vms.push((vpc, vm.mac, origin));
         }

@@ -30,8 +30,11 @@ impl Model {
             // A VPC that is not there is told of as a name that must exist.
             let Some(vni) = self.vpc_of_name(&e.vpc).map(|vpc| vpc.spec().vni) else { continue };
             let rd = e.distinguisher(vni, self.gateway.as_ref().and_then(|g| g.vtep4));
+            // In a region the controller announces, at each cluster's address, and a node that it leads has none to find.
+            let lone = self.gateway.is_some() && self.own_name().is_none();
+            let never = self.is_of_region() && e.distinguisher(vni, Some(std::net::Ipv4Addr::UNSPECIFIED)).is_none();
             match rd {
-                None if !e.export.is_empty() && self.gateway.is_some() => {
+                None if !e.export.is_empty() && (lone || never) => {
                     let why = format!(
                         "is missing: VNI {vni} of Vpc `{}` and the Gateway's IPv4 tunnel address make no route distinguisher",
                         e.vpc

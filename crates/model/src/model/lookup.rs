@@ -65,6 +65,7 @@ impl Model {
             mac,
             nc: self.nc(vm.nc).name.clone(),
             meter: vm.meter.clone(),
+            shape: vm.shape.clone(),
             labels: vm.labels.clone(),
         }
     }

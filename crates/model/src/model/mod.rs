@@ -44,7 +44,7 @@ pub use view::{Changes, Delta, Touched, VmView, VpcView};
 use crate::kinds::*;
 use crate::prefix::{Mac, Prefix};
 use state::Slab;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
@@ -79,6 +79,8 @@ pub struct Model {
     pub(crate) route_names: HashMap<Name, (u32, Prefix)>,
     pub(crate) named: ByName,
     pub(crate) bound: bound::Bound,
+    /// The VMs that are shaped: VPC and MAC address.
+    pub(crate) shaped: BTreeSet<(u32, Mac)>,
     pub(crate) vms: u64,
     pub(crate) routes: u64,
     /// The name of this node in its region.
@@ -106,13 +108,17 @@ impl Model {
         }))
     }
 
-    /// The name of this node in its region, by which it knows what of a PublicPool is its own.
+    /// The name of this node in its region, by which it knows what of a PublicPool and which EdgePort is its own.
     pub fn own_name(&self) -> Option<&str> {
         self.own_name.as_deref()
     }
 
     /// Says how this node is called in its region.
     pub fn set_own_name(&mut self, name: Option<Name>) {
+        if self.own_name != name {
+            // Whether an edge port is here hangs on it.
+            self.tunnel_ends.take();
+        }
         self.own_name = name;
     }
 

@@ -90,6 +90,7 @@ impl Model {
                 self.region_faults(&mut out, described);
             }
         }
+        self.shape_faults(&mut out);
         self.role_faults(&mut out);
         out
     }

@@ -35,6 +35,17 @@ impl Model {
                 }
             }
         }
+        let mut nodes: HashMap<IpAddr, String> = HashMap::new();
+        for node in in_turn(&self.named.nodes, |name| described(Kind::Node, name)) {
+            for (i, address) in node.addresses.iter().enumerate() {
+                let nc = self.nc_addrs.get(address).map(|id| format!("Nc `{}`", self.nc(*id).name));
+                let other = nodes.insert(*address, format!("Node `{}`", node.name));
+                if let Some(by) = nc.or(other) {
+                    let problem = Problem::AddressTaken { address: address.to_string(), by };
+                    out.push((Kind::Node, node.name.clone(), format!("spec.addresses[{i}]"), problem));
+                }
+            }
+        }
         let mut owners: HashMap<&Name, &Name> = HashMap::new();
         for tenant in in_turn(&self.named.tenants, |name| described(Kind::Tenant, name)) {
             for (i, vpc) in tenant.vpcs.iter().enumerate() {

@@ -37,9 +37,20 @@ impl Model {
         Ok((model, plan))
     }
 
+    /// The same for a node that its region calls so.
+    pub fn of_node(own: Option<&str>, docs: &Documents) -> Result<(Model, Plan), Vec<ConfigError>> {
+        let mut model = Model::new();
+        model.set_own_name(own.map(Name::from));
+        let plan = model.apply(docs)?;
+        Ok((model, plan))
+    }
+
     /// Makes `new` the whole configuration. What it lacks is deleted, but a model without a Gateway takes over the one that
     /// is, since a node is always some gateway; that can fail, if an NC has its address or a limit of it is passed.
     pub fn replace(&mut self, mut new: Model) -> Result<Plan, Vec<ConfigError>> {
+        if new.own_name.is_none() {
+            new.set_own_name(self.own_name.clone());
+        }
         if let (None, Some(gateway)) = (&new.gateway, &self.gateway) {
             let errors = new.faults_under_gateway(gateway, self.water_levels());
             if !errors.is_empty() {
@@ -53,7 +64,6 @@ impl Model {
             t.unchanged = new.counts().of(kind) - t.added - t.changed;
         }
         new.generation = self.generation + 1;
-        new.own_name = new.own_name.or_else(|| self.own_name.clone());
         let old = std::mem::replace(self, new);
         Ok(Plan::of_swap(self.generation, old, tallies))
     }
@@ -236,7 +246,7 @@ fn vpc_differences(
 }
 
 fn same_vm((old, a): (&Model, &VmState), (new, b): (&Model, &VmState)) -> bool {
-    (&a.addresses, &a.name, &a.meter, &a.labels) == (&b.addresses, &b.name, &b.meter, &b.labels)
+    (&a.addresses, &a.name, &a.meter, &a.shape, &a.labels) == (&b.addresses, &b.name, &b.meter, &b.shape, &b.labels)
         && old.nc(a.nc).name == new.nc(b.nc).name
 }
 

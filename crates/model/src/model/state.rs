@@ -115,6 +115,7 @@ pub(crate) struct VmState {
     pub nc: u32,
     pub addresses: Addresses,
     pub meter: Option<Box<Meter>>,
+    pub shape: Option<Box<Shape>>,
     pub labels: Labels,
 }
 

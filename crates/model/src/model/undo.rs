@@ -125,6 +125,9 @@ impl Model {
         if let Some(name) = &vm.name {
             self.vm_names.insert(name.clone(), (vpc, mac));
         }
+        if vm.shape.is_some() {
+            self.shaped.insert((vpc, mac));
+        }
         let state = self.vpcs.at_mut(vpc);
         self.bound.touch(&state.spec.name);
         state.insert_vm(mac, vm);
@@ -140,6 +143,7 @@ impl Model {
             if let Some(name) = &vm.name {
                 self.vm_names.remove(name);
             }
+            self.shaped.remove(&(vpc, mac));
             self.vms -= 1;
             log.push(Undo::VmRemoved(vpc, mac, vm));
         }

@@ -27,6 +27,8 @@ pub struct VmView<'a> {
     pub nc: IpAddr,
     /// Limit of what is sent to it.
     pub meter: Option<&'a Meter>,
+    /// How what it sends and gets is shaped.
+    pub shape: Option<&'a Shape>,
 }
 
 impl<'a> VpcView<'a> {
@@ -67,6 +69,12 @@ impl<'a> VpcView<'a> {
     /// The VM with a MAC address.
     pub fn vm(&self, mac: Mac) -> Option<VmView<'a>> {
         self.state.vms.get(&mac).map(|vm| self.seen(vm))
+    }
+
+    /// Whether a VM of it is shaped.
+    pub fn has_shaped(&self) -> bool {
+        let id = self.model.vnis.get(&self.spec().vni);
+        id.is_some_and(|id| self.model.shaped.range((*id, Mac(0))..).next().is_some_and(|(vpc, _)| vpc == id))
     }
 
     /// How many VMs it has.
@@ -120,7 +128,8 @@ impl<'a> VpcView<'a> {
     }
 
     fn seen(&self, vm: &'a VmState) -> VmView<'a> {
-        VmView { addresses: &vm.addresses, nc: self.model.nc(vm.nc).address, meter: vm.meter.as_deref() }
+        let (meter, shape) = (vm.meter.as_deref(), vm.shape.as_deref());
+        VmView { addresses: &vm.addresses, nc: self.model.nc(vm.nc).address, meter, shape }
     }
 }
 
@@ -154,7 +163,8 @@ impl Model {
     /// tables.
     pub fn nc_addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
         let handed = self.named.handovers.values().flat_map(|h| h.to.iter().copied());
-        let edges = self.named.edge_ports.values().flat_map(|p| p.at.iter().copied());
+        let own = self.own_name();
+        let edges = self.named.edge_ports.values().flat_map(move |p| p.elsewhere(own).iter().copied());
         self.nc_addrs.keys().copied().chain(handed).chain(edges)
     }
 
@@ -168,6 +178,15 @@ impl Model {
         let (vpc, mac) = self.find_vm(name)?;
         let view = self.view(vpc);
         Some((view, mac, view.vm(mac)?))
+    }
+
+    /// The VMs that are shaped: VPC, MAC address, name.
+    pub fn shaped_vms(&self) -> impl Iterator<Item = (VpcView<'_>, Mac, Name, Shape)> {
+        self.shaped.iter().filter_map(|(id, mac)| {
+            let vm = self.vpc(*id).vms.get(mac)?;
+            let name = self.vm_object(*id, *mac, vm).name();
+            Some((self.view(*id), *mac, name, *vm.shape.as_deref()?))
+        })
     }
 
     /// The VPC and the first IPv4 address of a VM by its name.
@@ -274,10 +293,10 @@ impl<'a> Steps<'a> {
                 }
                 Undo::Named(Kind::EdgePort, name, old) => {
                     if let Some(Object::EdgePort(old)) = old.as_deref() {
-                        c.ncs_before.extend(&old.at);
+                        c.ncs_before.extend(old.elsewhere(model.own_name()));
                     }
                     let now = model.named.edge_ports.get(name);
-                    c.ncs_after.extend(now.iter().flat_map(|p| p.at.iter().copied()));
+                    c.ncs_after.extend(now.iter().flat_map(|p| p.elsewhere(model.own_name()).iter().copied()));
                 }
                 Undo::PeeringAdded(_) | Undo::PeeringRemoved(..) | Undo::Named(..) => {}
                 Undo::VmAdded(v, mac) => drop(c.delta(*v).vms.entry(*mac).or_insert(false)),

@@ -42,7 +42,7 @@ impl Model {
     /// What else an interface is.
     fn user_of(&self, interface: &str) -> Option<String> {
         let gateway = self.gateway.as_ref().filter(|g| g.ports().iter().any(|p| p == interface));
-        let edge = || self.named.edge_ports.values().find(|p| p.interface.as_deref() == Some(interface));
+        let edge = || self.named.edge_ports.values().find(|p| p.here(self.own_name()).is_some_and(|i| i == interface));
         gateway.map(|g| format!("Gateway `{}`", g.name)).or_else(|| edge().map(|p| format!("EdgePort `{}`", p.name)))
     }
 

@@ -82,6 +82,11 @@ impl Generator {
         VpcLimits { sessions: one(), vm_sessions: one(), half_open: one() }
     }
 
+    fn shape(&mut self) -> Option<Box<Shape>> {
+        let rate = self.rng.random_range(1_000..1 << 30);
+        self.rng.random_bool(0.2).then(|| Box::new(Shape::of_rate(rate)))
+    }
+
     fn meter(&mut self) -> Option<Box<Meter>> {
         let pair = RatePair { committed: 8000, committed_burst: 10_000, peak: 16_000, peak_burst: 20_000 };
         self.rng.random_ratio(1, 4).then(|| Box::new(Meter { bandwidth: Some(pair), packets: None }))
@@ -154,6 +159,7 @@ impl Generator {
                     mac: Mac(0x0200_0000_0000 + u64::from(self.rng.random_range(5..40u32))),
                     nc: self.name("n", 4),
                     meter: self.meter(),
+                    shape: self.shape(),
                     labels: self.labels(),
                 })
             }

@@ -39,7 +39,8 @@ impl OfVpc {
 }
 
 fn vm_spec(mac: Mac, host: &Host) -> VmSpec {
-    let mut spec = VmSpec { mac: mac.0, ipv4: None, ipv6: None, more: Vec::new(), nc: host.vtep, meter: None };
+    let mut spec =
+        VmSpec { mac: mac.0, ipv4: None, ipv6: None, more: Vec::new(), nc: host.vtep, meter: None, shaped: false };
     for address in host.addresses.iter().copied().chain(host.hop_address()) {
         match address {
             IpAddr::V4(a) if spec.ipv4.is_none() => spec.ipv4 = Some(a.to_bits()),
@@ -112,6 +113,18 @@ impl Routing {
         come.sort_unstable();
         come.dedup();
         (come, gone)
+    }
+
+    /// Where the prefixes lead that a VPC has learned.
+    pub(crate) fn learned_targets(&self, vni: Vni) -> BTreeMap<Prefix, Target> {
+        self.learned.lock().get(&vni).map(OfVpc::targets).unwrap_or_default()
+    }
+
+    /// Whether a VPC has learned an address, or by it where a prefix is.
+    pub(crate) fn has_learned(&self, vni: Vni, address: IpAddr) -> bool {
+        let learned = self.learned.lock();
+        let hosts = learned.get(&vni).into_iter().flat_map(|of| of.fabric.hosts.values());
+        hosts.into_iter().any(|host| host.addresses.contains(&address) || host.hop_address() == Some(address))
     }
 
     /// Every tunnel end that is learned.

@@ -464,7 +464,10 @@ impl Routing {
                 }
             }
         }
-        state.exchange.decide(model, &mut all, &self.learned.lock());
+        let learned = self.learned.lock();
+        for (vni, fabric) in state.exchange.decide(model, |vni| learned.get(&vni).map(|of| &of.fabric)) {
+            all.entry(vni).or_default().fabric = fabric;
+        }
         all
     }
 

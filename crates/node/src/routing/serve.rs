@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The threads behind routing daemons: one learns what their kernels know, one sends what they say.
 
+use super::evpn::speak;
 use super::{Line, Routing};
 use crate::afpacket::PacketSocket;
 use crate::error::NodeError;
@@ -34,12 +35,14 @@ pub fn start(node: &Arc<Node>, stop: &Arc<AtomicBool>) -> Result<Vec<JoinHandle<
     let thread = |name: &str, work: Box<dyn FnOnce() + Send>| {
         std::thread::Builder::new().name(name.into()).spawn(work).map_err(NodeError::system("starting a thread"))
     };
-    let speaker = super::evpn::speak::start(node, &stop)?;
-    Ok(vec![
-        speaker,
-        thread("tunny-learn", Box::new(move || learn(&learner, &learner_stop)))?,
-        thread("tunny-taps", Box::new(move || send(&routing, &tables, &stop)))?,
-    ])
+    let mut threads = vec![thread("tunny-learn", Box::new(move || learn(&learner, &learner_stop)))?];
+    match node.managed {
+        // The controller exchanges routes for it.
+        Some(_) => node.routing.follow_controller(),
+        None => threads.push(speak::start(node, &stop).map_err(NodeError::system("starting what speaks EVPN"))?),
+    }
+    threads.push(thread("tunny-taps", Box::new(move || send(&routing, &tables, &stop)))?);
+    Ok(threads)
 }
 
 fn hush(bell: Option<&UnixStream>) -> bool {

@@ -85,11 +85,30 @@ pub(crate) fn vm_port_bucket_key(vni: Vni, mac: u64) -> u64 {
     u64::from(vni) << 40 ^ mac
 }
 
+/// What is known of the circuit that a frame came by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CircuitVpc {
+    /// The VPC.
+    pub vni: Vni,
+    /// The gateway's IPv4 address on the circuit, 0 if no routing daemon is there.
+    pub gateway: u32,
+    /// [`mac_mark`] of the MAC address that all of its frames come from, 0: it is not looked at.
+    pub(crate) sender: u32,
+}
+
+impl CircuitVpc {
+    /// Whether a frame may come from a MAC address.
+    #[inline(always)]
+    pub fn admits(&self, mac: u64) -> bool {
+        self.sender == 0 || self.sender == mac_mark(mac)
+    }
+}
+
 /// What the tags of a frame lead to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CircuitFound {
-    /// A VPC; and the gateway's IPv4 address on the circuit, 0 if no routing daemon is there.
-    Vpc(Vni, u32),
+    /// A circuit of a VPC.
+    Vpc(CircuitVpc),
     /// No overlay of this customer.
     NoOverlay,
     /// Nobody's circuit.
@@ -187,16 +206,39 @@ impl Tables {
         self.circuit_in(vm_port_bucket_key(vni, mac), meant).map(VmPort::of)
     }
 
+    /// There are VMs that are shaped.
+    #[inline(always)]
+    pub fn has_shaped_vms(&self) -> bool {
+        self.root.get(root!(shaped_vms)) != 0
+    }
+
+    /// The classes by which a VM is shaped that its entry calls shaped, by its VPC and MAC address: of what it gets, and of what it sends.
+    pub fn vm_classes(&self, vni: Vni, mac: u64) -> Option<(u16, u16)> {
+        const CLASS: u64 = u16::MAX as u64;
+        let wanted = CIRCUIT_VALID | CIRCUIT_VM_CLASS | u64::from(vni) << CIRCUIT_TAGS_SHIFT;
+        let meant = |word: u64, value| word & !CLASS == wanted && value & VM_PORT_MAC == mac;
+        let found = self.circuit_in(vm_port_bucket_key(vni, mac), meant);
+        found.map(|(word, value)| (word as u16, (value >> CIRCUIT_CLASS_SHIFT) as u16))
+    }
+
     /// Whose a frame with these tags is.
     pub fn circuit_by_tags(&self, c: &Circuit) -> CircuitFound {
         let of = |overlay| self.circuit(circuit_by_tags(c.port.number, c.tags[0], overlay));
         match of(c.tags[1]) {
-            Some((_, found)) if found != 0 => {
-                CircuitFound::Vpc(Vni(found as u32 & 0xff_ffff), (found >> CIRCUIT_GATEWAY_SHIFT) as u32)
-            }
+            Some((word, found)) if found != 0 => CircuitFound::Vpc(CircuitVpc {
+                vni: Vni(found as u32 & 0xff_ffff),
+                gateway: (found >> CIRCUIT_GATEWAY_SHIFT) as u32,
+                sender: (word >> CIRCUIT_TAGS_SHIFT) as u32 & ((1 << MAC_MARK_BITS) - 1),
+            }),
             _ if of(CIRCUIT_CUSTOMER as u16).is_some() => CircuitFound::NoOverlay,
             _ => CircuitFound::NoCustomer,
         }
+    }
+
+    /// By what drops of a customer are counted whose overlay is not known. None: nobody knows the customer, either.
+    pub fn customer(&self, port: u8, vid: u16) -> Option<Vni> {
+        self.circuit(circuit_by_tags(port, vid, CIRCUIT_CUSTOMER as u16))?;
+        Some(Vni(DROP_CUSTOMER | u32::from(port) << DROP_CUSTOMER_PORT_SHIFT | u32::from(vid)))
     }
 
     /// The class by which what leaves by a circuit is shaped, 0: it is not.

@@ -195,6 +195,7 @@ fn settling_is_deferred_until_it_must_be() {
         more: Vec::new(),
         nc: ncs()[0],
         meter: None,
+        shaped: false,
     };
     for n in 0..10 {
         let add = TenantChange { vni: vni(2), vm_add: vec![vm(n)], ..Default::default() };
@@ -318,6 +319,7 @@ fn root_simple_is_set_when_it_may_be_and_goes_when_it_must() {
         more: Vec::new(),
         nc: ncs()[0],
         meter: None,
+        shaped: false,
     };
     let inside = vm(1, Some(0x0a00_0009), Some(0x2001 << 112 | 9));
     let mut add = |vm| {

@@ -244,6 +244,7 @@ fn memory_says_what_a_large_model_says() {
                 ..Default::default()
             })
         }),
+        shaped: n == 4 && i.is_multiple_of(32),
     };
     let tenant = |i: u32| TenantChange {
         vni: Vni(i * 4001 + 1),

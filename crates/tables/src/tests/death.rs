@@ -33,7 +33,7 @@ fn vm(n: u32, on: u32) -> VmSpec {
     let ipv4 = (n % 4 != 3).then_some(0x0a00_0000 + n);
     let ipv6 = (n % 4 > 1).then_some(six(n));
     let more = if n.is_multiple_of(5) { vec![v4(0x0a01_0000 + n), IpAddr::V6(six(n + 1000).into())] } else { vec![] };
-    VmSpec { mac: 0x0200_0000_0000 | u64::from(n), ipv4, ipv6, more, nc: nc(on), meter: None }
+    VmSpec { mac: 0x0200_0000_0000 | u64::from(n), ipv4, ipv6, more, nc: nc(on), meter: None, shaped: false }
 }
 
 fn metered(mut vm: VmSpec, rate: u64) -> VmSpec {

@@ -18,9 +18,15 @@ fn circuit(port: u8, customer: u16, overlay: u16, (vni, line): (u32, u8)) -> Cir
         vni: Vni(vni),
         line,
         ce: 0x0200_0000_ce00 | u64::from(line),
+        sender: 0,
         class: 0,
         gateway: 0,
     }
+}
+
+/// A circuit without a routing daemon, whose frames may come from any MAC address.
+fn vpc(vni: Vni) -> CircuitFound {
+    CircuitFound::Vpc(CircuitVpc { vni, gateway: 0, sender: 0 })
 }
 
 fn find(t: &Tables, ifindex: u32, tags: [u16; 2]) -> CircuitFound {
@@ -48,15 +54,15 @@ fn circuits_are_known_at_their_port_and_survive_the_writer() {
     assert_eq!((p.number, p.tags, p.mtu, p.tpids, p.ifindex), (15, 1, 1500, [0x88a8, 0x8100], IfIndex(4)));
     assert_eq!(
         [[100, 7], [100, 8], [100, 9], [101, 7]].map(|tags| find(&t, 3, tags)),
-        [Vpc(Vni(7), 0), Vpc(Vni(8), 0), NoOverlay, NoCustomer]
+        [vpc(Vni(7)), vpc(Vni(8)), NoOverlay, NoCustomer]
     );
     assert_eq!(
         [find(&t, 3, [100, 0xfff]), find(&t, 4, [50, 0]), find(&t, 4, [100, 7])],
-        [NoOverlay, Vpc(Vni(7), 0), NoCustomer]
+        [NoOverlay, vpc(Vni(7)), NoCustomer]
     );
     assert_eq!(
         [find(&t, 5, [100, 7]), find(&t, 5, [100, 8])],
-        [Vpc(Vni(9), 0), NoOverlay],
+        [vpc(Vni(9)), NoOverlay],
         "the same tags on another port"
     );
     let line = |t: &Tables, vni, line| t.circuit_by_line(Vni(vni), line).map(|(c, ce)| (c.port.ifindex.0, c.tags, ce));
@@ -83,7 +89,7 @@ fn circuits_are_known_at_their_port_and_survive_the_writer() {
     drop(w);
     let mut w = Writer::attach(memory, WriterOptions::default()).unwrap();
     let t = w.tables();
-    assert_eq!((find(&t, 5, [100, 7]), line(&t, 7, 1).is_some()), (Vpc(Vni(9), 0), true));
+    assert_eq!((find(&t, 5, [100, 7]), line(&t, 7, 1).is_some()), (vpc(Vni(9)), true));
     w.set_edge(&[], &[]).unwrap();
     assert!(!t.is_edge() && t.edge_port(IfIndex(3)).is_none());
 }
@@ -106,7 +112,7 @@ fn as_many_circuits_as_may_be_are_all_found() {
         let (circuit, ce) = found.1.unwrap();
         assert_eq!(
             (found.0, circuit.port.number, circuit.tags, ce),
-            (CircuitFound::Vpc(c.vni, 0), c.port, [c.customer, c.overlay], c.ce)
+            (vpc(c.vni), c.port, [c.customer, c.overlay], c.ce)
         );
     }
     // With every word of its memory in use, too, it is a table of a few MiB.
@@ -120,10 +126,7 @@ fn a_key_is_entered_once() {
     w.set_edge(&[port(0, 3, 2)], &[circuit(0, 1, 1, (7, 0)), circuit(0, 1, 1, (8, 0)), circuit(0, 1, 2, (7, 0))])
         .unwrap();
     let t = w.tables();
-    assert_eq!(
-        (find(&t, 3, [1, 1]), find(&t, 3, [1, 2])),
-        (CircuitFound::Vpc(Vni(7), 0), CircuitFound::Vpc(Vni(7), 0))
-    );
+    assert_eq!((find(&t, 3, [1, 1]), find(&t, 3, [1, 2])), (vpc(Vni(7)), vpc(Vni(7))));
     assert_eq!(t.circuit_by_line(Vni(7), 0).unwrap().0.tags, [1, 1]);
 }
 
@@ -142,7 +145,7 @@ fn vm_ports_are_found_both_ways() {
     };
     let all: Vec<VmPortSpec> = (0..VM_PORTS_MAX).map(spec).collect();
     assert!(!t.has_vm_ports() && t.vm_port(IfIndex(100)).is_none());
-    w.set_ports(&[port(0, 3, 2)], &[circuit(0, 1, 1, (7, 0))], &all).unwrap();
+    w.set_ports(&[port(0, 3, 2)], &[circuit(0, 1, 1, (7, 0))], &all, &[]).unwrap();
     for p in &all {
         let found = t.vm_port(p.ifindex).unwrap();
         assert_eq!((found.ifindex, found.mtu, found.vni, found.mac), (p.ifindex, p.mtu, p.vni, p.mac));
@@ -151,11 +154,11 @@ fn vm_ports_are_found_both_ways() {
     assert!(t.has_vm_ports() && t.circuit_by_line(Vni(7), 0).is_some() && t.edge_port(IfIndex(100)).is_none());
     // The same MAC address in another VPC, and an interface that is none.
     assert_eq!((t.vm_port_of(Vni(3), all[0].mac), t.vm_port(IfIndex(99)), t.vm_port(IfIndex(3))), (None, None, None));
-    w.set_ports(&[], &[], &all[1..]).unwrap();
+    w.set_ports(&[], &[], &all[1..], &[]).unwrap();
     assert_eq!((t.vm_port(all[0].ifindex), t.vm_port_of(all[0].vni, all[0].mac)), (None, None));
     assert!(t.vm_port(all[1].ifindex).is_some() && t.is_edge());
     // An index that the table has no room for is left out.
     let far = VmPortSpec { ifindex: IfIndex(1 << 30), ..all[0] };
-    w.set_ports(&[], &[], &[far]).unwrap();
+    w.set_ports(&[], &[], &[far], &[]).unwrap();
     assert!(!t.has_vm_ports() && t.vm_port(far.ifindex).is_none());
 }

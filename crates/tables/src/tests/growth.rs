@@ -23,7 +23,7 @@ fn place(n: u32) -> (Vni, u32, u64) {
 
 fn vm(n: u32) -> VmSpec {
     let (_, addr, mac) = place(n);
-    VmSpec { mac, ipv4: Some(addr), ipv6: None, more: Vec::new(), nc: nc(n), meter: None }
+    VmSpec { mac, ipv4: Some(addr), ipv6: None, more: Vec::new(), nc: nc(n), meter: None, shaped: false }
 }
 
 #[test]

@@ -194,6 +194,7 @@ fn some_vm(rng: &mut ChaCha8Rng) -> VmSpec {
         more: Vec::new(),
         nc: some_nc(rng),
         meter: some_meter(rng),
+        shaped: rng.random_bool(0.2),
     };
     for _ in 0..rng.random_range(1..4) {
         match some_address(rng) {

@@ -432,6 +432,7 @@ fn every_way_to_ask_has_one_answer() {
         more: Vec::new(),
         nc: ncs()[0],
         meter: None,
+        shaped: false,
     };
     let mut grown: Vec<TenantChange> = more.collect();
     grown.push(TenantChange { vni: vni(0), vm_add: (0..2000).map(vm).collect(), ..Default::default() });

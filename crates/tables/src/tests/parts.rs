@@ -132,6 +132,7 @@ fn changes_name_so_many_prefixes() {
         more: vec![IpAddr::V4(9.into())],
         nc: IpAddr::V4(1.into()),
         meter: None,
+        shaped: false,
     };
     let all: Vec<IpAddr> = vm.addresses().collect();
     assert_eq!(all, [IpAddr::V4(0x0a00_0001.into()), IpAddr::V6(7u128.into()), IpAddr::V4(9.into())]);

@@ -40,6 +40,7 @@ fn a_vm(n: u64) -> VmSpec {
         more: Vec::new(),
         nc,
         meter: None,
+        shaped: false,
     }
 }
 

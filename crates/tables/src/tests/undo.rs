@@ -256,6 +256,7 @@ fn an_undone_commit_leaves_the_dead_alone() {
         more: Vec::new(),
         nc,
         meter: None,
+        shaped: false,
     };
     for (v4, v6) in [(Some(0x0a00_0001), None), (None, Some(0x2001 << 112 | 1))] {
         let mut w = writer();

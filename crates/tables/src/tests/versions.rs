@@ -173,7 +173,15 @@ fn a_change_raises_the_words_that_it_concerns() {
     assert!(!words.contains(&version_of_vpc(vni(3).0, salt)) && !words.contains(&all), "{words:?}");
 
     // A router of prefixes: what is sent to it is for addresses that nobody named.
-    let router = VmSpec { mac: 0x0200_0000_7777, ipv4: Some(7), ipv6: None, more: vec![], nc: ncs()[0], meter: None };
+    let router = VmSpec {
+        mac: 0x0200_0000_7777,
+        ipv4: Some(7),
+        ipv6: None,
+        more: vec![],
+        nc: ncs()[0],
+        meter: None,
+        shaped: false,
+    };
     let before = snapshot();
     let comes = TenantChange { vni: vni(3), vm_add: vec![router], ..Default::default() };
     writer.commit(&Commit { tenants: vec![comes], ..Default::default() }).unwrap();
@@ -230,6 +238,7 @@ fn a_change_of_circuits_raises_the_vpcs_whose_circuits_differ() {
         vni: vni(of),
         line: 0,
         ce: 0x0200_0000_ce00,
+        sender: 0,
         class: 0,
         gateway: 0,
     };
@@ -250,6 +259,7 @@ fn a_change_of_circuits_raises_the_vpcs_whose_circuits_differ() {
     assert_eq!(raised(port, &[circuit(1, 7), circuit(2, 5), circuit(4, 6)]), of(&[3, 7]));
     for change in [
         |c: CircuitSpec| CircuitSpec { ce: 0x0200_0000_ce01, ..c },
+        |c: CircuitSpec| CircuitSpec { sender: 0x0200_0000_ce01, ..c },
         |c: CircuitSpec| CircuitSpec { class: 3, ..c },
         |c: CircuitSpec| CircuitSpec { gateway: 0x0a00_0001, ..c },
         |c: CircuitSpec| CircuitSpec { line: 8, ..c },

@@ -85,6 +85,7 @@ pub(crate) fn change(i: u32, version: u32, filler: u32, create: bool) -> TenantC
         more: Vec::new(),
         nc: nc(version + n),
         meter: None,
+        shaped: false,
     };
     let mut vm_add: Vec<VmSpec> = (0..VMS4).map(|n| vm(n, Some(addr4(n)), None)).collect();
     vm_add.extend((VMS4..VMS4 + VMS6).map(|n| vm(n, None, Some(addr6(n)))));

@@ -311,7 +311,9 @@ impl Audit<'_> {
                 assert_eq!(vm.meter != LineNo(0), spec.meter.is_some());
                 let addresses = |all: &mut dyn Iterator<Item = IpAddr>| all.collect::<BTreeSet<_>>();
                 assert_eq!(addresses(&mut vm.addresses()), addresses(&mut spec.addresses()));
-                let value = (*mac, vm.id.0, vm.nc.0, if vm.meter != LineNo(0) { VM_FLAG_METERED } else { 0 });
+                let metered = if vm.meter != LineNo(0) { VM_FLAG_METERED } else { 0 };
+                let flags = metered | if spec.shaped { VM_FLAG_SHAPED } else { 0 };
+                let value = (*mac, vm.id.0, vm.nc.0, flags);
                 want.extend(spec.addresses().map(|a| ((*vni, a), value)));
                 if let Some(spec) = &spec.meter {
                     assert_eq!(self.w.store.lines.at(vm.meter).snapshot(), crate::meter::config_words(spec));

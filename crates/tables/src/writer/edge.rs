@@ -9,7 +9,7 @@
 use super::versions::Concerned;
 use super::{nc_key, Writer};
 use crate::arena::Block;
-use crate::reader::{circuit_by_tags, circuit_by_vni, vm_port_bucket_key, VM_PORT_MAC};
+use crate::reader::{circuit_by_tags, circuit_by_vni, vm_port_bucket_key, CircuitVpc, VM_PORT_MAC};
 use abi::*;
 use memory::{root, Lines};
 use std::collections::BTreeSet;
@@ -59,6 +59,8 @@ pub struct CircuitSpec {
     pub line: u8,
     /// MAC address of the CE.
     pub ce: u64,
+    /// MAC address that all frames come from, 0: that is not looked at.
+    pub sender: u64,
     /// What leaves is shaped by this class, 0: it is not.
     pub class: u16,
     /// The gateway's IPv4 address on the circuit, to which control packets of the CE are for the routing daemon; 0: there is none.
@@ -87,10 +89,31 @@ impl VmPortSpec {
     }
 }
 
+/// A VM that is shaped, by the classes of the shaper; none is 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct VmClassSpec {
+    /// The VM's VPC.
+    pub vni: Vni,
+    /// The VM's MAC address.
+    pub mac: u64,
+    /// What it gets waits in this class.
+    pub to: u16,
+    /// What it sends waits in this class.
+    pub from: u16,
+}
+
+impl VmClassSpec {
+    fn entry(&self) -> (u64, u64) {
+        let word = CIRCUIT_VALID | u64::from(self.vni) << CIRCUIT_TAGS_SHIFT | CIRCUIT_VM_CLASS | u64::from(self.to);
+        (word, u64::from(self.from) << CIRCUIT_CLASS_SHIFT | self.mac)
+    }
+}
+
 /// By what the bucket of an entry is found.
 fn bucket_key((word, value): (u64, u64)) -> u64 {
     let key = word & CIRCUIT_KEY_MASK;
-    match key & CIRCUIT_BY_VNI == 0 && key & CIRCUIT_VM_MAC == CIRCUIT_VM_MAC {
+    let of_vm = key & CIRCUIT_VM_MAC == CIRCUIT_VM_MAC || key & CIRCUIT_VM_PORT == 0 && key & CIRCUIT_VM_CLASS != 0;
+    match key & CIRCUIT_BY_VNI == 0 && of_vm {
         true => vm_port_bucket_key(Vni((word >> CIRCUIT_TAGS_SHIFT) as u32 & 0xff_ffff), value & VM_PORT_MAC),
         false => key,
     }
@@ -102,14 +125,28 @@ const SLOTS: usize = 8;
 const BUCKET: u32 = 2;
 
 impl CircuitSpec {
+    /// What a reader finds by its tags.
+    pub fn found(&self) -> CircuitVpc {
+        CircuitVpc { vni: self.vni, gateway: self.gateway, sender: self.mark() }
+    }
+
+    fn mark(&self) -> u32 {
+        if self.sender == 0 {
+            0
+        } else {
+            mac_mark(self.sender)
+        }
+    }
+
     /// Its entries: by its tags, by VPC and line, and that its customer is known at the port.
     fn entries(&self) -> [(u64, u64); 3] {
         let tags = circuit_by_tags(self.port, self.customer, self.overlay);
         let class = u64::from(self.class) << CIRCUIT_CLASS_SHIFT;
+        let mark = u64::from(self.mark());
         let vpc = u64::from(self.vni) | u64::from(self.line) << CIRCUIT_LINE_SHIFT;
         let known = circuit_by_tags(self.port, self.customer, CIRCUIT_CUSTOMER as u16);
         [
-            (CIRCUIT_VALID | tags, vpc | u64::from(self.gateway) << CIRCUIT_GATEWAY_SHIFT),
+            (CIRCUIT_VALID | mark << CIRCUIT_TAGS_SHIFT | tags, vpc | u64::from(self.gateway) << CIRCUIT_GATEWAY_SHIFT),
             (CIRCUIT_VALID | tags << CIRCUIT_TAGS_SHIFT | circuit_by_vni(self.vni, self.line), class | self.ce),
             (CIRCUIT_VALID | known, 0),
         ]
@@ -120,17 +157,18 @@ impl Writer {
     /// Replaces edge ports and circuits. Of two with the same key the first one counts. The frames of a port that changes are left to the
     /// host for a moment, and never taken for what comes by an uplink. A reader that is inside may still use the old ones.
     pub fn set_edge(&mut self, ports: &[EdgePortSpec], circuits: &[CircuitSpec]) -> io::Result<()> {
-        self.replace_ports(ports, circuits, &[])
+        self.replace_ports(ports, circuits, &[], &[])
     }
 
-    /// The same with the ports towards VMs of this node. When it is done, no reader uses the old ones.
+    /// The same with the ports towards VMs of this node, and the VMs that are shaped. When it is done, no reader uses the old ones.
     pub fn set_ports(
         &mut self,
         ports: &[EdgePortSpec],
         circuits: &[CircuitSpec],
         vms: &[VmPortSpec],
+        shaped: &[VmClassSpec],
     ) -> io::Result<()> {
-        self.replace_ports(ports, circuits, vms)?;
+        self.replace_ports(ports, circuits, vms, shaped)?;
         self.settle();
         Ok(())
     }
@@ -140,11 +178,13 @@ impl Writer {
         ports: &[EdgePortSpec],
         circuits: &[CircuitSpec],
         vms: &[VmPortSpec],
+        shaped: &[VmClassSpec],
     ) -> io::Result<()> {
         let mut keys = BTreeSet::new();
         let vms: Vec<&VmPortSpec> = vms.iter().filter(|p| p.ifindex.0 <= CIRCUIT_IFINDEX_MASK).collect();
         let entries = circuits.iter().take(CIRCUITS_MAX as usize).flat_map(CircuitSpec::entries);
         let entries = entries.chain(vms.iter().flat_map(|p| p.entries()));
+        let entries = entries.chain(shaped.iter().map(VmClassSpec::entry));
         let entries: Vec<(u64, u64)> = entries.filter(|(word, _)| keys.insert(word & CIRCUIT_KEY_MASK)).collect();
         let old = self.circuit_block();
         let new = match entries.is_empty() && ports.is_empty() {
@@ -153,7 +193,7 @@ impl Writer {
         };
         let concerned = self.concerned_circuits(&entries);
         let words = self.port_words(ports);
-        self.change(&concerned, |w| w.publish_edge(&words, new, vms.len() as u64));
+        self.change(&concerned, |w| w.publish_edge(&words, new, (vms.len() as u64, shaped.len() as u64)));
         self.pending.blocks.extend(old);
         Ok(())
     }
@@ -190,8 +230,8 @@ impl Writer {
         words
     }
 
-    /// Puts ports and a table of circuits in place, in which there are so many VM ports.
-    fn publish_edge(&self, words: &[(u64, u64); EDGE_PORTS_MAX as usize], circuits: u64, vms: u64) {
+    /// Puts ports and a table of circuits in place, in which there are so many VM ports and so many VMs that are shaped.
+    fn publish_edge(&self, words: &[(u64, u64); EDGE_PORTS_MAX as usize], circuits: u64, (ports, shaped): (u64, u64)) {
         let root = &self.store.root;
         let places = |i: usize| (root!(edge_ports) + 8 * i, root!(edge_tpids) + 8 * i);
         for (i, (word, tpids)) in words.iter().enumerate() {
@@ -204,7 +244,8 @@ impl Writer {
             }
         }
         root.set(root!(circuits), circuits);
-        root.set(root!(vm_ports), vms);
+        root.set(root!(vm_ports), ports);
+        root.set(root!(shaped_vms), shaped);
         words.iter().enumerate().for_each(|(i, (word, _))| root.set(places(i).0, *word));
     }
 
@@ -245,6 +286,9 @@ fn vni_of((word, value): (u64, u64)) -> Option<u32> {
     let key = word & CIRCUIT_KEY_MASK;
     if key & (CIRCUIT_BY_VNI | CIRCUIT_VM_PORT) == CIRCUIT_VM_PORT {
         return None;
+    }
+    if key & (CIRCUIT_BY_VNI | CIRCUIT_VM_CLASS) == CIRCUIT_VM_CLASS {
+        return Some((word >> CIRCUIT_TAGS_SHIFT) as u32 & 0xff_ffff);
     }
     let vni = if key & CIRCUIT_BY_VNI != 0 { key >> 8 } else { value } as u32 & 0xff_ffff;
     (vni != 0).then_some(vni)

@@ -46,6 +46,7 @@ fn vm(n: u32, on: u32) -> VmSpec {
         more: Vec::new(),
         nc: nc(on),
         meter: None,
+        shaped: false,
     }
 }
 

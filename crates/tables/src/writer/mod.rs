@@ -42,7 +42,7 @@ mod versions;
 #[cfg(test)]
 pub(crate) use audit_tests::{audit, Expected};
 pub use dump::{RouteInterval, TenantDump, VmDump};
-pub use edge::{CircuitSpec, EdgePortSpec, VmPortSpec};
+pub use edge::{CircuitSpec, EdgePortSpec, VmClassSpec, VmPortSpec};
 pub use inline::{InlinePort, InlineSpec};
 pub use internet::PublicPrefix;
 pub use recount::{Entry, Miscount};

@@ -124,13 +124,15 @@ impl Writer {
             words.as_ref().is_some_and(|w| kept != LineNo(0) && self.store.lines.at(kept).snapshot() == **w);
         let id = old.map_or_else(|| VmId(self.vm_ids.take(self.place_hash(vni, &v4, more.as_deref()))), |o| o.id);
         let vm = Vm { id, nc, v4, meter: if same_meter { kept } else { LineNo(0) }, more };
-        if old == Some(&vm) && words.is_some() == same_meter {
+        let shaped = |is: bool| if is { VM_FLAG_SHAPED } else { 0 };
+        let was_shaped = shaped(old.is_some_and(|vm| self.is_shaped(vni, vm)));
+        if old == Some(&vm) && words.is_some() == same_meter && was_shaped == shaped(spec.shaped) {
             return Ok(());
         }
         plan.meters_new += u64::from(words.is_some() && !same_meter);
-        let flags = if words.is_some() { VM_FLAG_METERED } else { 0 };
+        let flags = if words.is_some() { VM_FLAG_METERED } else { 0 } | shaped(spec.shaped);
         let value = VmEntry { mac: spec.mac, vm: id, nc, flags };
-        let old_flags = if kept != LineNo(0) { VM_FLAG_METERED } else { 0 };
+        let old_flags = if kept != LineNo(0) { VM_FLAG_METERED } else { 0 } | was_shaped;
         match old {
             None => {
                 plan.moves.push((nc, 1));
@@ -156,6 +158,22 @@ impl Writer {
         let meter = words.filter(|_| !same_meter);
         plan.sets.push(VmSet { mac: spec.mac, vm, is_new: old.is_none(), meter });
         Ok(())
+    }
+
+    /// Whether the entry of a VM says that it is shaped. What is kept of each VM has no room for it, and entries have.
+    fn is_shaped(&self, vni: Vni, vm: &Vm) -> bool {
+        let Some(address) = vm.addresses().next() else { return false };
+        let (table, found) = match address {
+            IpAddr::V4(a) => {
+                let stands = |state| state == KEY_VALID;
+                (&self.tables.vm4, self.tables.vm4.find4(&self.store, vni, a.to_bits(), stands))
+            }
+            IpAddr::V6(a) => {
+                let stands = |state| state == KEY_VALID;
+                (&self.tables.vm6, self.tables.vm6.find6(&self.store, vni, halves(a.to_bits()), stands))
+            }
+        };
+        found.is_some_and(|(at, _)| table.vm_slot(&self.store.lines, at).value.flags & VM_FLAG_SHAPED != 0)
     }
 
     /// By which a VM chooses its id: as its first IPv4 address chooses its bucket.

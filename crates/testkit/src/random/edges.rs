@@ -43,7 +43,8 @@ fn circuits(r: &mut Rng, region: &mut Region) {
             let mut own = region.vpcs[at].gateways.iter();
             let gateway = own.find_map(|a| if let IpAddr::V4(a) = a { Some(a.to_bits()) } else { None });
             let gateway = gateway.filter(|_| r.chance(50)).unwrap_or(0);
-            let circuit = Circuit { port: port.port, tags, vni, line, ce: mac(r), class, gateway };
+            let any = r.chance(20);
+            let circuit = Circuit { port: port.port, tags, vni, line, ce: mac(r), any, class, gateway };
             let taken = |o: &Circuit| (o.port, &o.tags) == (circuit.port, &circuit.tags);
             if !region.edge.circuits.iter().any(taken) {
                 region.edge.circuits.push(circuit);
@@ -142,6 +143,9 @@ pub fn edge_packet(r: &mut Rng, region: &Region) -> Option<(Packet, u32)> {
         2 | 3 => tags.iter_mut().for_each(|t| t.tci = (t.tci & 0xf000) | *r.pick(&[0, 1, 2, 3, 9, 4095])),
         4 => tags.iter_mut().for_each(|t| t.tpid = *r.pick(&[0x8100, 0x88a8, 0x9100])),
         _ => {}
+    }
+    if let (true, Some(Layer::Eth(eth))) = (r.chance(95), layers.first_mut()) {
+        eth.src = circuit.ce;
     }
     if let (true, Some(Layer::Eth(eth))) = (r.chance(1), layers.first_mut()) {
         eth.dst = Mac([1, 0x80, 0xc2, 0, 0, r.below(20) as u8]);

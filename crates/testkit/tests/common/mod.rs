@@ -356,7 +356,7 @@ impl Engine for XdpRunner {
         let (fast, meta) = self.fast(frame, port)?;
         self.handed = meta.as_ref().map(|m| m.time);
         match fast {
-            Fast::End(end) => Ok(Seen { end, generated: Vec::new(), punt: None, class: 0 }),
+            Fast::End(end) => Ok(Seen { end, generated: Vec::new(), punt: None, classes: Default::default() }),
             Fast::Punt(reason, frame) => {
                 let now = meta.as_ref().map_or_else(monotonic_ns, |meta| meta.time) + self.ahead;
                 let seen = process(&mut self.state().gateway, &frame, port, meta.as_ref(), now);

@@ -4,7 +4,8 @@
 use super::super::stale::HOLD;
 use super::said::{Refused, Said, What};
 use abi::{Mac, Prefix, Vni};
-use compile::EvpnPlan;
+use compile::{EvpnPlan, EvpnVpc};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
@@ -35,6 +36,7 @@ pub struct Sorted {
 
 /// Gives each VPC what its route targets and its VNI say is meant for it.
 pub fn sort(plan: &EvpnPlan, said: Vec<Said>) -> Sorted {
+    let vpcs: HashMap<Vni, &EvpnVpc> = plan.vpcs.iter().map(|vpc| (vpc.vni, vpc)).collect();
     let mut by_target = HashMap::new();
     for vpc in &plan.vpcs {
         by_target.extend(vpc.import.iter().map(|target| (*target, vpc.vni)));
@@ -45,7 +47,7 @@ pub fn sort(plan: &EvpnPlan, said: Vec<Said>) -> Sorted {
         sorted.foreign += u64::from(vnis.is_empty());
         for vni in vnis {
             let (heard, refused) = sorted.vpcs.entry(vni).or_default();
-            match fault(plan, vni, &said) {
+            match vpcs.get(&vni).and_then(|vpc| fault(plan, vpc, &said)) {
                 Some(why) => *refused.entry(why).or_default() += 1,
                 None => heard.push(Heard { what: said.what, vtep: said.vtep, stale: None }),
             }
@@ -56,20 +58,20 @@ pub fn sort(plan: &EvpnPlan, said: Vec<Said>) -> Sorted {
     sorted
 }
 
-fn fault(plan: &EvpnPlan, vni: Vni, said: &Said) -> Option<Refused> {
+fn fault(plan: &EvpnPlan, vpc: &EvpnVpc, said: &Said) -> Option<Refused> {
     Some(match () {
         () if !said.vxlan => Refused::Encapsulation,
         () if said.tag != 0 => Refused::Tag,
-        () if said.vni != vni.0 => Refused::OtherVni,
-        () if plan.is_own(said.vtep) => Refused::OwnVtep,
+        () if said.vni != vpc.vni.0 => Refused::OtherVni,
+        () if plan.own.contains(&said.vtep) => Refused::OwnVtep,
         () if super::super::learn::never_forwarded(said.vtep) || said.vtep.is_unspecified() => Refused::BadVtep,
-        () if !plan.reaches(said.vtep) => Refused::NoVtep,
+        () if !vpc.reaches(said.vtep) => Refused::NoVtep,
         () => return None,
     })
 }
 
 /// What was in force in a VPC, as it is kept for the next process.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KeptFabric {
     /// MAC address, tunnel end, sequence number, addresses.
     #[serde(default)]
@@ -88,9 +90,9 @@ impl KeptFabric {
         *self == KeptFabric::default()
     }
 
-    /// The same as if it had been heard until then. What cannot be read is none.
-    pub fn heard(&self, since: Instant) -> Vec<Heard> {
-        let of = |what, vtep| Heard { what, vtep, stale: Some(since) };
+    /// The same as if it had been heard until then; none: as it is heard now. What cannot be read is none.
+    pub fn heard(&self, stale: Option<Instant>) -> Vec<Heard> {
+        let of = |what, vtep| Heard { what, vtep, stale };
         let mac = |text: &str| text.parse::<Mac>().ok();
         let mut all: Vec<Heard> = self.members.iter().map(|vtep| of(What::Member, *vtep)).collect();
         for (text, vtep, sequence, addresses) in &self.hosts {
@@ -119,7 +121,7 @@ impl Memory {
     /// With what an earlier process kept.
     pub fn new<'k>(kept: impl Iterator<Item = (Vni, &'k KeptFabric)>, now: Instant) -> Memory {
         let mut before: HashMap<Vni, Vec<Heard>> = HashMap::new();
-        kept.for_each(|(vni, kept)| before.entry(vni).or_default().extend(kept.heard(now)));
+        kept.for_each(|(vni, kept)| before.entry(vni).or_default().extend(kept.heard(Some(now))));
         Memory { now: Sorted::default(), before }
     }
 

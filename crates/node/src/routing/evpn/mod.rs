@@ -8,7 +8,7 @@ pub mod decide;
 pub mod heard;
 pub mod moves;
 pub mod said;
-pub(crate) mod speak;
+pub mod speak;
 pub(in crate::routing) mod view;
 
 pub use view::EvpnView;
@@ -16,14 +16,18 @@ pub use view::EvpnView;
 use super::enter::OfVpc;
 use super::stale::KeptRoutes;
 use super::{Installed, Routing};
+use crate::distribution::LearnedVpc;
+use crate::service::Node;
 use abi::{Mac, Prefix, Vni};
 use announce::Key;
-use compile::{EvpnPlan, Own};
+use api::Path;
+use compile::{EvpnPlan, EvpnVpc, Own};
 use decide::{Configured, Decision, Fabric};
 use heard::{KeptFabric, Memory};
 use model::{Model, Scope, VpcView};
 use moves::Moves;
 use said::{Refused, Said};
+use speak::Party;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::time::Instant;
@@ -33,16 +37,21 @@ const NO_CIRCUIT: u32 = u32::MAX;
 
 /// What is exchanged, and with whom.
 #[derive(Debug, Default)]
-pub(super) struct Exchange {
+pub struct Exchange {
+    /// As it is configured.
     pub plan: EvpnPlan,
     memory: Memory,
     moves: HashMap<Vni, Moves>,
+    /// What the VPCs have learned, and what was refused.
     pub decisions: HashMap<Vni, Decision>,
     /// Paths that are announced, by VPC.
     pub announced: HashMap<Vni, u64>,
-    /// The daemon is heard.
+    /// The daemon is heard, or the controller.
     pub up: bool,
+    /// The controller of the region hears the daemon, and says what is learned here.
+    pub given: bool,
     trouble: Option<String>,
+    /// What the daemon says and cannot be read.
     pub unreadable: u64,
     over: bool,
     /// What the daemon has against paths that it was to announce.
@@ -58,6 +67,7 @@ impl Exchange {
         Exchange { memory: Memory::new(kept, now), ..Exchange::default() }
     }
 
+    /// Another plan.
     pub fn set(&mut self, plan: EvpnPlan) {
         self.plan = plan;
         let vnis = self.forget_others();
@@ -76,7 +86,8 @@ impl Exchange {
 
     /// Time goes by. Whether that may change what is learned.
     pub fn pass(&mut self, now: Instant) -> bool {
-        let gone = self.memory.pass(now);
+        // A managed node keeps what it was told until it is told something else.
+        let gone = if self.given { 0 } else { self.memory.pass(now) };
         if gone > 0 {
             tracing::warn!(
                 "{gone} routes were learned by EVPN and not said again within {} s: they go",
@@ -90,12 +101,12 @@ impl Exchange {
         changed
     }
 
-    /// Decides what the VPCs learn, beside what their lines have.
-    pub fn decide(&mut self, model: &Model, all: &mut Installed, had: &Installed) {
-        let (now, none) = (Instant::now(), Fabric::default());
+    /// Decides what the VPCs learn; `had` is what they have learned already.
+    pub fn decide<'h>(&mut self, model: &Model, had: impl Fn(Vni) -> Option<&'h Fabric>) -> HashMap<Vni, Fabric> {
+        let (now, none, mut all) = (Instant::now(), Fabric::default(), HashMap::new());
         for plan in &self.plan.vpcs {
             let Some(vpc) = model.vpc_of_vni(plan.vni) else { continue };
-            let had = had.get(&plan.vni).map_or(&none, |of| &of.fabric);
+            let had = had(plan.vni).unwrap_or(&none);
             let (heard, refused) = self.memory.of(plan.vni);
             let moves = self.moves.entry(plan.vni).or_default();
             let mut decision = decide::decide(plan, heard, &Vpc(vpc), had, (moves, now));
@@ -110,16 +121,65 @@ impl Exchange {
                 }
             }
             if !decision.fabric.is_empty() {
-                all.entry(plan.vni).or_default().fabric = decision.fabric.clone();
+                all.insert(plan.vni, decision.fabric.clone());
             }
             self.decisions.insert(plan.vni, decision);
         }
+        all
+    }
+
+    /// The daemon says all of this, which was asked by a plan. Whether that may change what is learned.
+    pub fn hear(&mut self, plan: &EvpnPlan, said: Vec<Said>, (unreadable, over): (u64, bool)) -> bool {
+        if self.plan != *plan {
+            // It has changed meanwhile, and is read again.
+            return false;
+        }
+        (self.up, self.trouble, self.unreadable, self.over) = (true, None, unreadable, over);
+        self.memory.hear(heard::sort(plan, said))
+    }
+
+    /// The controller of the region says what is learned here.
+    fn told(&mut self, learned: &[LearnedVpc]) -> bool {
+        let of = |l: &LearnedVpc| (Vni(l.vni), (l.fabric.heard(None), Default::default()));
+        (self.up, self.trouble) = (true, None);
+        self.memory.hear(heard::Sorted { vpcs: learned.iter().map(of).collect(), foreign: 0 })
+    }
+
+    /// The daemon is not heard. Why, if it should be. Whether that may change what is learned.
+    pub fn unspoken(&mut self, why: Option<String>) -> bool {
+        if let Some(why) = why.as_ref().filter(|_| self.trouble.is_none()) {
+            tracing::warn!("{why}; what was learned stays for {} s", super::stale::HOLD.as_secs());
+        }
+        (self.up, self.trouble) = (false, why);
+        self.announced.clear();
+        let any = self.memory.lose(Instant::now());
+        self.forget_others();
+        any
+    }
+
+    /// The daemon has something against paths that it was to announce.
+    pub fn not_announced(&mut self, why: Vec<String>) {
+        self.not_announced = why;
+    }
+
+    /// What is announced now.
+    pub fn announce<T>(&mut self, wanted: &BTreeMap<Key, T>) {
+        let mut counts = HashMap::new();
+        wanted.keys().for_each(|(rd, _)| *counts.entry(*rd).or_default() += 1);
+        let count = |rd| counts.get(&rd).copied().unwrap_or(0);
+        self.announced = self.plan.vpcs.iter().filter_map(|v| Some((v.vni, count(v.rd?)))).collect();
     }
 
     /// What an operator must know.
     pub fn warnings(&self) -> Vec<String> {
         let mut list: Vec<String> = self.trouble.iter().cloned().collect();
-        if self.plan.daemon.is_none() {
+        if self.given && self.plan.daemon.is_some() {
+            list.push(
+                "spec.evpn.daemon of the Gateway is not used: the controller exchanges routes by EVPN for its nodes"
+                    .into(),
+            );
+        }
+        if self.plan.daemon.is_none() && !self.given {
             let first = self.plan.vpcs.first();
             list.extend(first.map(|v| {
                 format!(
@@ -142,6 +202,7 @@ impl Exchange {
         list
     }
 
+    /// Routes whose targets nobody imports.
     pub fn foreign(&self) -> u64 {
         self.memory.foreign()
     }
@@ -182,77 +243,77 @@ impl Configured for Vpc<'_> {
     }
 }
 
-/// What is learned by EVPN, for the next process.
+/// What a VPC has learned by EVPN, as it is kept for the next process and told to nodes.
+pub fn keep(fabric: &Fabric) -> KeptFabric {
+    let hosts = fabric.hosts.iter().filter(|(_, h)| !h.addresses.is_empty());
+    let hosts = hosts.map(|(mac, h)| (mac.to_string(), h.vtep, h.sequence, h.addresses.clone())).collect();
+    let prefixes = fabric.prefixes.iter().filter_map(|(prefix, far)| {
+        Some((prefix.to_string(), fabric.hosts.get(&far.router)?.vtep, far.router.to_string()))
+    });
+    KeptFabric { hosts, prefixes: prefixes.collect(), members: fabric.members.iter().copied().collect() }
+}
+
+/// The same of all, for the next process.
 pub(super) fn kept(learned: &Installed) -> Vec<KeptRoutes> {
     let mut list: Vec<KeptRoutes> = Vec::new();
     for (vni, OfVpc { fabric, .. }) in learned.iter().filter(|(_, of)| !of.fabric.is_empty()) {
-        let hosts = fabric.hosts.iter().filter(|(_, h)| !h.addresses.is_empty());
-        let hosts = hosts.map(|(mac, h)| (mac.to_string(), h.vtep, h.sequence, h.addresses.clone())).collect();
-        let prefixes = fabric.prefixes.iter().filter_map(|(prefix, far)| {
-            Some((prefix.to_string(), fabric.hosts.get(&far.router)?.vtep, far.router.to_string()))
-        });
-        let kept =
-            KeptFabric { hosts, prefixes: prefixes.collect(), members: fabric.members.iter().copied().collect() };
-        list.push(KeptRoutes { vni: vni.0, circuit: NO_CIRCUIT, routes: Vec::new(), fabric: kept });
+        list.push(KeptRoutes { vni: vni.0, circuit: NO_CIRCUIT, routes: Vec::new(), fabric: keep(fabric) });
     }
     list.sort_by_key(|k| k.vni);
     list
 }
 
-impl Routing {
-    pub(super) fn evpn_plan(&self) -> EvpnPlan {
-        self.state.lock().exchange.plan.clone()
+impl Party for Node {
+    fn plan(&self) -> EvpnPlan {
+        self.routing.state.lock().exchange.plan.clone()
     }
 
-    /// The daemon says all of this.
-    pub(super) fn hear(&self, plan: &EvpnPlan, said: Vec<Said>, (unreadable, over): (u64, bool)) {
-        let sorted = heard::sort(plan, said);
-        let mut state = self.state.lock();
-        let x = &mut state.exchange;
-        if x.plan != *plan {
-            // It has changed meanwhile, and is read again.
-            return;
-        }
-        (x.up, x.trouble, x.unreadable, x.over) = (true, None, unreadable, over);
-        if x.memory.hear(sorted) {
-            drop(state);
-            self.ring_learner();
+    fn hear(&self, plan: &EvpnPlan, said: Vec<Said>, rest: (u64, bool)) {
+        let changed = self.routing.state.lock().exchange.hear(plan, said, rest);
+        if changed {
+            self.routing.ring_learner();
         }
     }
 
-    /// The daemon is not heard. Why, if it should be.
-    pub(super) fn unspoken(&self, why: Option<String>) {
-        let mut state = self.state.lock();
-        let x = &mut state.exchange;
-        if let Some(why) = why.as_ref().filter(|_| x.trouble.is_none()) {
-            tracing::warn!("{why}; what was learned stays for {} s", super::stale::HOLD.as_secs());
+    fn unspoken(&self, why: Option<String>) {
+        let changed = self.routing.state.lock().exchange.unspoken(why);
+        if changed {
+            self.routing.ring_learner();
         }
-        (x.up, x.trouble) = (false, why);
-        x.announced.clear();
-        let any = x.memory.lose(Instant::now());
-        x.forget_others();
-        if any {
-            drop(state);
-            self.ring_learner();
-        }
-    }
-
-    pub(super) fn not_announced(&self, why: Vec<String>) {
-        self.state.lock().exchange.not_announced = why;
     }
 
     /// What sites behind the VPC's lines announce is its own, too.
-    pub(super) fn lines_of(&self, vni: Vni) -> Vec<Own> {
-        let learned = self.learned.lock();
-        learned.get(&vni).map(|of| of.routes.keys().map(|p| Own::Prefix(*p)).collect()).unwrap_or_default()
+    fn own(&self, vpc: &EvpnVpc) -> BTreeSet<Own> {
+        let own = compile::own(&self.core().model, vpc.vni);
+        let learned = self.routing.learned.lock();
+        let lines = learned.get(&vpc.vni).into_iter().flat_map(|of| of.routes.keys().map(|p| Own::Prefix(*p)));
+        own.into_iter().chain(lines).collect()
     }
 
-    pub(super) fn announced<T>(&self, wanted: &BTreeMap<Key, T>) {
-        let mut state = self.state.lock();
-        let x = &mut state.exchange;
-        let mut counts = HashMap::new();
-        wanted.keys().for_each(|(rd, _)| *counts.entry(*rd).or_default() += 1);
-        let count = |rd| counts.get(&rd).copied().unwrap_or(0);
-        x.announced = x.plan.vpcs.iter().filter_map(|v| Some((v.vni, count(v.rd?)))).collect();
+    fn announced(&self, wanted: &BTreeMap<Key, Path>) {
+        self.routing.state.lock().exchange.announce(wanted);
+    }
+
+    fn not_announced(&self, why: Vec<String>) {
+        self.routing.state.lock().exchange.not_announced(why);
+    }
+
+    fn bell(&self) -> &tokio::sync::Notify {
+        &self.routing.evpn_bell
+    }
+}
+
+impl Routing {
+    /// This node hears no daemon: the controller of its region does.
+    pub(crate) fn follow_controller(&self) {
+        self.state.lock().exchange.given = true;
+    }
+
+    /// The controller says what is learned by EVPN, all of it.
+    pub(crate) fn told(&self, learned: &[LearnedVpc]) {
+        let changed = self.state.lock().exchange.told(learned);
+        if changed {
+            self.ring_learner();
+        }
     }
 }

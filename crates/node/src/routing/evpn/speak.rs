@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The thread that hears what the daemon beside the node has learned, and tells it what the node has.
+//! The thread that hears what the daemon has learned, and tells it what the VPCs have.
 
 use super::announce::{self, Key};
 use super::api::Path;
 use super::client::Daemon;
 use super::said::{self, Said};
-use crate::error::NodeError;
-use crate::service::Node;
-use compile::EvpnPlan;
+use compile::{EvpnPlan, EvpnVpc, Own};
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::Arc;
@@ -41,32 +40,49 @@ struct Listed {
     over: bool,
 }
 
-/// Starts the thread; it ends when `stop` is set.
-pub(crate) fn start(node: &Arc<Node>, stop: &Arc<AtomicBool>) -> Result<JoinHandle<()>, NodeError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(NodeError::system("starting what speaks with the EVPN daemon"))?;
-    let (node, stop) = (node.clone(), stop.clone());
-    let work = move || runtime.block_on(speak(&node, &stop));
-    std::thread::Builder::new().name("tunny-evpn".into()).spawn(work).map_err(NodeError::system("starting a thread"))
+/// Who exchanges routes with the daemon: a node, or the controller of a region for its nodes.
+pub trait Party: Send + Sync {
+    /// What is exchanged, and with whom.
+    fn plan(&self) -> EvpnPlan;
+    /// The daemon says all of this, which was asked by this plan; how much cannot be read, and whether there is more.
+    fn hear(&self, plan: &EvpnPlan, said: Vec<Said>, rest: (u64, bool));
+    /// The daemon is not heard. Why, if it should be.
+    fn unspoken(&self, why: Option<String>);
+    /// What a VPC has to announce.
+    fn own(&self, vpc: &EvpnVpc) -> BTreeSet<Own>;
+    /// What is announced now.
+    fn announced(&self, wanted: &BTreeMap<Key, Path>);
+    /// What the daemon has against paths that it was to announce.
+    fn not_announced(&self, why: Vec<String>);
+    /// Rung when what is exchanged may have changed.
+    fn bell(&self) -> &tokio::sync::Notify;
 }
 
-async fn speak(node: &Node, stop: &AtomicBool) {
+/// Starts the thread; it ends when `stop` is set.
+pub fn start(party: &Arc<impl Party + 'static>, stop: &Arc<AtomicBool>) -> io::Result<JoinHandle<()>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (party, stop) = (party.clone(), stop.clone());
+    let work = move || runtime.block_on(speak(&*party, &stop));
+    std::thread::Builder::new().name("tunny-evpn".into()).spawn(work)
+}
+
+async fn speak(party: &impl Party, stop: &AtomicBool) {
     while !stop.load(Relaxed) {
-        let plan = node.routing.evpn_plan();
+        let plan = party.plan();
         let Some(at) = plan.daemon.filter(|_| !plan.vpcs.is_empty()) else {
-            node.routing.unspoken(None);
-            let _ = tokio::time::timeout(TICK, node.routing.evpn_bell.notified()).await;
+            party.unspoken(None);
+            let _ = tokio::time::timeout(TICK, party.bell().notified()).await;
             continue;
         };
-        if let Err(why) = session(node, at, stop).await {
-            node.routing.unspoken(Some(format!("the EVPN daemon at {at} is not reached: {why}")));
+        if let Err(why) = session(party, at, stop).await {
+            party.unspoken(Some(format!("the EVPN daemon at {at} is not reached: {why}")));
             tokio::time::sleep(AGAIN).await;
         }
     }
 }
 
 /// One connection, until it ends, the daemon's address changes, or `stop` is set.
-async fn session(node: &Node, at: SocketAddr, stop: &AtomicBool) -> Result<(), String> {
+async fn session(party: &impl Party, at: SocketAddr, stop: &AtomicBool) -> Result<(), String> {
     let said = |e: Status| format!("{} ({:?})", e.message(), e.code());
     let mut daemon = Daemon::connect(at).await.map_err(|e| source(&e))?;
     let (ring, mut news) = tokio::sync::mpsc::channel(1);
@@ -75,7 +91,7 @@ async fn session(node: &Node, at: SocketAddr, stop: &AtomicBool) -> Result<(), S
     watcher.spawn(watch(daemon.clone(), ring));
     let mut told: BTreeMap<Key, Path> = BTreeMap::new();
     loop {
-        let plan = node.routing.evpn_plan();
+        let plan = party.plan();
         if plan.daemon != Some(at) || plan.vpcs.is_empty() || stop.load(Relaxed) {
             if !stop.load(Relaxed) {
                 withdraw(&mut daemon, &plan).await.map_err(said)?;
@@ -87,8 +103,8 @@ async fn session(node: &Node, at: SocketAddr, stop: &AtomicBool) -> Result<(), S
         let listed = tokio::time::timeout(HANGS, list(&mut daemon, &plan)).await;
         let listed = listed.map_err(|_| format!("no answer within {} s", HANGS.as_secs()))?.map_err(said)?;
         let own = listed.own;
-        node.routing.hear(&plan, listed.said, (listed.unreadable, listed.over));
-        tell(node, &plan, &mut daemon, own, &mut told).await.map_err(|e| format!("to announce: {}", said(e)))?;
+        party.hear(&plan, listed.said, (listed.unreadable, listed.over));
+        tell(party, &plan, &mut daemon, own, &mut told).await.map_err(|e| format!("to announce: {}", said(e)))?;
         tokio::time::sleep(PAUSE + begun.elapsed() * LOOK_SHARE).await;
         let quiet = Instant::now();
         loop {
@@ -98,7 +114,7 @@ async fn session(node: &Node, at: SocketAddr, stop: &AtomicBool) -> Result<(), S
                     Some(Err(why)) => return Err(format!("its news: {why}")),
                     None => return Err("it has ended the stream of its news".into()),
                 },
-                () = node.routing.evpn_bell.notified() => true,
+                () = party.bell().notified() => true,
                 () = tokio::time::sleep(TICK) => false,
             };
             if heard || quiet.elapsed() >= ANYWAY || stop.load(Relaxed) {
@@ -148,7 +164,7 @@ async fn list(daemon: &mut Daemon, plan: &EvpnPlan) -> Result<Listed, Status> {
             match said::read(&path) {
                 Err(_) => listed.unreadable += 1,
                 Ok(None) => {}
-                Ok(Some(said)) if entered(&path) && plan.is_own(said.vtep) => {
+                Ok(Some(said)) if entered(&path) && plan.own.contains(&said.vtep) => {
                     listed.own.extend(announce::key(&path).map(|key| (key, path)));
                 }
                 Ok(Some(said)) => listed.said.push(said),
@@ -160,34 +176,28 @@ async fn list(daemon: &mut Daemon, plan: &EvpnPlan) -> Result<Listed, Status> {
 
 /// Brings what the daemon announces for the node to what it should.
 async fn tell(
-    node: &Node,
+    party: &impl Party,
     plan: &EvpnPlan,
     daemon: &mut Daemon,
     mut there: BTreeMap<Key, Path>,
     told: &mut BTreeMap<Key, Path>,
 ) -> Result<(), Status> {
-    let Some(vtep) = plan.own() else { return Ok(()) };
     let mut wanted: BTreeMap<Key, Path> = BTreeMap::new();
-    {
-        let core = node.core();
-        for vpc in plan.vpcs.iter().filter(|v| !v.export.is_empty()) {
-            let Some(rd) = vpc.rd else { continue };
-            let all: BTreeSet<_> =
-                compile::own(&core.model, vpc.vni).into_iter().chain(node.routing.lines_of(vpc.vni)).collect();
-            wanted.extend(all.into_iter().map(|own| ((rd, own), announce::path(vpc, rd, own, vtep))));
-        }
+    for vpc in plan.vpcs.iter().filter(|v| !v.export.is_empty()) {
+        let (Some(rd), Some(vtep)) = (vpc.rd, vpc.own()) else { continue };
+        wanted.extend(party.own(vpc).into_iter().map(|own| ((rd, own), announce::path(vpc, rd, own, vtep))));
     }
     let new: Vec<Path> = wanted
         .iter()
         .filter(|(key, path)| !there.contains_key(*key) || told.get(*key) != Some(*path))
         .map(|(_, path)| path.clone())
         .collect();
-    node.routing.not_announced(daemon.add(new).await?);
+    party.not_announced(daemon.add(new).await?);
     there.retain(|key, _| !wanted.contains_key(key));
     for path in there.into_values() {
         daemon.delete(path).await?;
     }
-    node.routing.announced(&wanted);
+    party.announced(&wanted);
     *told = wanted;
     Ok(())
 }
