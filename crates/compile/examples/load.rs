@@ -60,6 +60,7 @@ fn region(vpcs: u32, each: u32, named: bool) -> Documents {
                 nc,
                 meter: None,
                 labels: Default::default(),
+                shape: None,
             }));
         }
     }
