@@ -124,10 +124,10 @@ fn too_much(region: &Region) {
 /// A VM that is shaped: what it sends to its site, and what it gets from there, each at the rate; and lines that share a rate.
 fn vms_and_customers(region: &Region, site: &Site) {
     region.apply(&documents(""));
-    let mut vm: Vec<Value> = serde_json::from_str(&region.tunny(&["get", "vm", "blue-1", "-o", "json"])).unwrap();
-    let usual = vm[0].clone();
-    vm[0]["spec"]["shape"] = serde_json::json!({"rate": "20Mbit", "waiting": {"bytes": "4MiB", "time": 5000}});
-    region.apply(&vm[0].to_string());
+    let mut vm: Value = serde_json::from_str(&region.tunny(&["get", "vm", "blue-1", "-o", "json"])).unwrap();
+    let usual = vm.clone();
+    vm["spec"]["shape"] = serde_json::json!({"rate": "20Mbit", "waiting": {"bytes": "4MiB", "time": 5000}});
+    region.apply(&vm.to_string());
     let blue = region.ns("blue-1");
     let from = tcp(&blue, "3");
     let mut server = blue.spawn(&["iperf3", "-s", "-1"], &region.names.dir().join("blue-1.log")).unwrap();

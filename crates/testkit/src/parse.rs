@@ -476,6 +476,7 @@ fn nd(c: &mut Cursor<'_>, ty: u8) -> Parsed<Layer> {
     let mut nd = Nd { ty, code: 0, csum: Csum::Right, flags: 0, target: c.ipv6()?, options: Vec::new() };
     for f in fields(c)? {
         match f.key {
+            "type" => nd.ty = num(c, &f, 255)? as u8,
             "code" => nd.code = num(c, &f, 255)? as u8,
             "csum" => nd.csum = csum(c, &f)?,
             "router" => nd.flags |= 1 << 31,
@@ -488,7 +489,7 @@ fn nd(c: &mut Cursor<'_>, ty: u8) -> Parsed<Layer> {
                 nd.options.extend(mac.0);
             }
             "options" => nd.options.extend(c.hex_of(f.word, f.value)?),
-            _ => return unknown(c, &f, "code csum router solicited override flags source link options"),
+            _ => return unknown(c, &f, "type code csum router solicited override flags source link options"),
         }
     }
     Ok(Layer::Nd(nd))

@@ -241,6 +241,7 @@ fn icmp_text(i: &Icmp) -> String {
 
 fn nd_text(n: &Nd) -> String {
     let mut s = format!("{} {}", if n.ty == 135 { "ns" } else { "na" }, n.target);
+    opt(&mut s, "type", (!matches!(n.ty, 135 | 136)).then_some(n.ty));
     opt(&mut s, "code", (n.code != 0).then_some(n.code));
     for (bit, name) in [(31, " router"), (30, " solicited"), (29, " override")] {
         s.push_str(if n.flags >> bit & 1 != 0 { name } else { "" });

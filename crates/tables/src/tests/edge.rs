@@ -80,10 +80,12 @@ fn circuits_are_known_at_their_port_and_survive_the_writer() {
     // Replaced over and over: memory is given back.
     let used = |w: &Writer| w.usage().into_iter().map(|l| l.used).collect::<Vec<_>>();
     w.set_edge(&ports, &circuits).unwrap();
+    w.settle();
     let before = used(&w);
     for _ in 0..100 {
         w.set_edge(&ports, &circuits[..1]).unwrap();
         w.set_edge(&ports, &circuits).unwrap();
+        w.settle();
     }
     assert_eq!(used(&w), before);
     drop(w);
