@@ -15,6 +15,10 @@ const DOCUMENTS: &str = "
 {apiVersion: tunny/v1, kind: Overlay, metadata: {name: blue-site}, spec: {vpc: blue, port: east, mac: '02:00:00:00:ce:00'}}
 ---
 {apiVersion: tunny/v1, kind: Route, spec: {vpc: blue, prefix: 10.9.0.0/24, scope: line}}
+---
+{apiVersion: tunny/v1, kind: Route, spec: {vpc: blue, prefix: 203.0.113.0/24, scope: internet}}
+---
+{apiVersion: tunny/v1, kind: Route, spec: {vpc: red, prefix: 203.0.113.0/24, scope: internet}}
 ";
 
 fn group(rule: &str) -> String {

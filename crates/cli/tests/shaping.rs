@@ -143,7 +143,7 @@ fn vms_and_customers(region: &Region, site: &Site) {
     assert!(held_to(from.0, 20.0) && held_to(to, 20.0), "{from:?}, {to}");
     let view: Value = serde_json::from_str(&region.tunny(&["get", "shaping", "-o", "json"])).unwrap();
     let vms = view["vms"].as_array().unwrap();
-    assert_eq!(vms.iter().map(|v| v["direction"].as_str().unwrap()).collect::<Vec<_>>(), ["from", "to"]);
+    assert_eq!(vms.iter().map(|v| v["direction"].as_str().unwrap()).collect::<Vec<_>>(), ["to", "from"]);
     assert!(vms.iter().all(|v| v["vm"] == "blue-1" && v["sent"].as_u64().unwrap() > 500), "{view}");
     let text = region.tunny(&["get", "shaping"]);
     assert!(text.contains("blue-1"), "{text}");
