@@ -36,7 +36,7 @@ const DOCUMENTS: &str = "
 ";
 
 const GROUPS: &str = "
-{apiVersion: tunny/v1, kind: SecurityGroup, metadata: {name: some}, spec: {rules: [ingress allow tcp 10.0.0.0/24 5201, egress allow any any]}}
+{apiVersion: tunny/v1, kind: SecurityGroup, metadata: {name: some}, spec: {rules: [ingress allow tcp/5201 10.0.0.0/24, egress allow any any]}}
 ---
 {apiVersion: tunny/v1, kind: SecurityBinding, metadata: {name: all}, spec: {vpc: blue, vms: [vm1, vm2, vm3], groups: [some]}}
 ";

@@ -20,7 +20,9 @@ fn changed(name: &str, changes: &[(&str, &str)]) -> File {
         assert!(text.contains(from), "{name} has no {from}");
         text = text.replace(from, to);
     }
-    file::read(name, &text, &|_| Err("there is none".into())).unwrap_or_else(|e| panic!("{}", e.join("\n")))
+    let near = |file: &str| std::fs::read_to_string(std::path::Path::new(&path).with_file_name(file));
+    file::read(name, &text, &|file| near(file).map_err(|e| e.to_string()))
+        .unwrap_or_else(|e| panic!("{}", e.join("\n")))
 }
 
 /// Each stage with where it is.
@@ -46,6 +48,14 @@ fn the_provider_edge_routes_overlays_to_the_cloud_in_software_and_the_reverse_on
     assert_eq!(of("provider-edge", &[]), by_hand);
     let few = of("provider-edge", &[("entries: 1_000_000 from VPN abstract (around a million)", "entries: 4_000")]);
     assert_eq!(few[..2], ["demux switch", "overlay switch"], "what fits stays on the switch");
+}
+
+/// By measured costs: lookups that wait for each other cost a core least where many packets are under way; an empty program stays where it comes in.
+#[test]
+fn a_long_program_goes_where_its_lookups_overlap() {
+    assert_eq!(of("complexity", &[]), ["program user"]);
+    let empty = of("complexity", &[("{lookup: 8, branch: 32, state: 4}", "{branch: 1}")]);
+    assert_eq!(empty, ["program xdp"]);
 }
 
 #[test]
