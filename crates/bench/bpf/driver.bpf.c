@@ -173,6 +173,13 @@ struct {
 	__type(value, struct line);
 } state_table SEC(".maps");
 
+static __always_inline struct line *line_in(void *table, __u64 hash, const struct drive_state *s)
+{
+	__u32 index = tunny_bucket_of(hash, s->buckets);
+
+	return bpf_map_lookup_elem(table, &index);
+}
+
 #define LOOKUPS_MAX 12
 #define BRANCHES_MAX 64
 #define STATES_MAX 8
@@ -184,7 +191,7 @@ struct {
 SEC("xdp.frags")
 int complex(struct xdp_md *ctx)
 {
-	__u32 zero = 0, index;
+	__u32 zero = 0;
 	struct drive_state *s = bpf_map_lookup_elem(&drive_states, &zero);
 	__u64 key = bare_key(ctx), hash, bits;
 
@@ -192,8 +199,7 @@ int complex(struct xdp_md *ctx)
 		return XDP_ABORTED;
 	hash = tunny_hash1(key, s->salt);
 	for (int i = 0; i < LOOKUPS_MAX && i < s->lookups; i++) {
-		index = tunny_bucket_of(hash, s->buckets);
-		struct line *line = bpf_map_lookup_elem(&lookup_table, &index);
+		struct line *line = line_in(&lookup_table, hash, s);
 
 		if (!line)
 			return XDP_ABORTED;
@@ -211,8 +217,7 @@ int complex(struct xdp_md *ctx)
 		}
 	}
 	for (int i = 0; i < STATES_MAX && i < s->states; i++) {
-		index = tunny_bucket_of(tunny_hash1(key, s->salt + 64 + i), s->buckets);
-		struct line *line = bpf_map_lookup_elem(&state_table, &index);
+		struct line *line = line_in(&state_table, tunny_hash1(key, s->salt + 64 + i), s);
 
 		if (!line)
 			return XDP_ABORTED;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! EVPN for the nodes of a region (`docs/design/edge-region.md`): the controller that leads speaks with the gobgpd beside it, decides by the rules that
+//! EVPN for the nodes of a region (`docs/design/evpn-region.md`): the controller that leads speaks with the gobgpd beside it, decides by the rules that
 //! a lone node has, and tells the nodes of each cluster what their VPCs have learned. It is in no document and in no store.
 
 use crate::service::Controller;
+use crate::trace::first_of_each;
 use abi::Vni;
 use compile::{EvpnPlan, EvpnVpc, Own};
 use controller_core::region::Region;
@@ -17,7 +18,7 @@ use node::routing::evpn::{keep, Exchange};
 use node::routing::stale::HOLD;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -79,9 +80,7 @@ fn plan(region: &Region, daemon: Option<SocketAddr>) -> EvpnPlan {
     let vpcs = model.by_name().evpn_instances.values().filter_map(|instance| {
         let vni = model.vpc_of_name(&instance.vpc)?.spec().vni;
         let addresses = &clusters.get(region.upstream(vni.0)?)?.addresses;
-        let v4 = addresses.iter().find_map(|a| if let IpAddr::V4(a) = a { Some(*a) } else { None });
-        let v6 = addresses.iter().find_map(|a| if let IpAddr::V6(a) = a { Some(*a) } else { None });
-        compile::evpn_vpc(model, instance, (v4, v6))
+        compile::evpn_vpc(model, instance, first_of_each(addresses))
     });
     EvpnPlan { daemon, own, vpcs: vpcs.collect() }
 }

@@ -332,12 +332,18 @@ impl<'a> Reach<'a> {
     }
 }
 
+/// The first address of each family.
+pub fn first_of_each(addresses: &[IpAddr]) -> (Option<Ipv4Addr>, Option<Ipv6Addr>) {
+    let v4 = addresses.iter().find_map(|a| if let IpAddr::V4(a) = a { Some(*a) } else { None });
+    let v6 = addresses.iter().find_map(|a| if let IpAddr::V6(a) = a { Some(*a) } else { None });
+    (v4, v6)
+}
+
 /// A gateway of a cluster with these addresses, or made-up ones that no NC has, with a router that is made up.
 fn gateway(addresses: &[IpAddr], ncs: &[IpAddr]) -> Gateway {
     let free4 = (1..).map(|n| Ipv4Addr::new(198, 18, 0, n)).find(|a| !ncs.contains(&IpAddr::V4(*a)));
     let free6 = (1..).map(|n| Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, n)).find(|a| !ncs.contains(&IpAddr::V6(*a)));
-    let of4 = addresses.iter().find_map(|a| if let IpAddr::V4(a) = a { Some(*a) } else { None });
-    let of6 = addresses.iter().find_map(|a| if let IpAddr::V6(a) = a { Some(*a) } else { None });
+    let (of4, of6) = first_of_each(addresses);
     let via = Via {
         ipv4: Some(Ipv4Addr::new(198, 18, 255, 254)),
         ipv6: Some(Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0xff, 0xfe)),

@@ -460,24 +460,14 @@ fn parse_customers<R: Recorder>(w: &Work<'_, R>, data: &[u8], port: EdgePort, l:
     customers_vpc(w, &circuit, be::mac(data, 6), l)
 }
 
-/// The VPC of a customer's frame, and with a flow cache its versions. These are read by the VPC that the tags stood for, so what they stand for
-/// is asked once more.
+/// The VPC of a customer's frame. It is asked for each, and a flow's line names it: so a line of what the tags stood for earlier is never found.
 #[inline(always)]
 fn customers_vpc<R: Recorder>(w: &Work<'_, R>, circuit: &Circuit, source: u64, l: &mut FastPacket) -> bool {
-    let dst = l.key.dst();
-    let vpc = || match w.tables.circuit_by_tags(circuit) {
-        // A packet for the gateway may be for the routing daemon behind the circuit.
-        CircuitFound::Vpc(found) if found.admits(source) && (found.gateway == 0 || found.gateway != dst) => {
-            Some(found.vni)
-        }
-        _ => None,
-    };
-    let Some(vni) = vpc() else { return false };
-    l.vni = vni;
-    l.sender = (FLOW_EDGE | u32::from(circuit.port.number) << 24 | vni.0).to_be();
-    let Some(flows) = &w.flows else { return true };
-    l.versions = flows.versions.sum(vni, dst);
-    vpc() == Some(vni)
+    let CircuitFound::Vpc(found) = w.tables.circuit_by_tags(circuit) else { return false };
+    l.vni = found.vni;
+    l.sender = (FLOW_EDGE | u32::from(circuit.port.number) << 24 | found.vni.0).to_be();
+    // A packet for the gateway may be for the routing daemon behind the circuit.
+    found.admits(source) && (found.gateway == 0 || found.gateway != l.key.dst())
 }
 
 /// The checksum of the outer UDP datagram, which most have not, but those of Linux have.
@@ -521,9 +511,7 @@ fn forwardable(l: &FastPacket, s: &Settings) -> bool {
 #[inline(always)]
 fn line<R: Recorder>(w: &mut Work<'_, R>, l: &mut FastPacket, f: &mut Frame<'_>) -> bool {
     let Some(flows) = &mut w.flows else { return false };
-    if !l.is_customers() {
-        l.versions = flows.versions.sum(l.vni, l.key.dst());
-    }
+    l.versions = flows.versions.sum(l.vni, l.key.dst());
     let known = flows.known(l.places, l.key, (l.sender, l.vni), l.versions);
     let Some(known) = known.filter(|_| l.ttl > 1) else { return false };
     let Some(bytes) = leave(w.tables, &w.settings, l, f, &known, u64::from(known.port)) else { return false };

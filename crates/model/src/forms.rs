@@ -12,6 +12,7 @@ use serde_json::{json, Value};
 use std::fmt::Display;
 use std::marker::PhantomData;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 const UNICAST_MAC: &str = "a unicast MAC address, as 02:00:00:00:00:01";
@@ -324,9 +325,12 @@ pub(crate) const fn absolute_path(allowed: &'static str) -> Text<String> {
     })
 }
 
+/// Bits a second that a document may say.
+pub(crate) const BITS: RangeInclusive<u64> = 1_000..=1_000_000_000_000;
+
 /// Bits per second.
 pub(crate) const fn bandwidth() -> Text<u64> {
-    let parse: fn(&str) -> Result<u64, String> = |s| in_range(parse_bits(s)?, 1_000, 1_000_000_000_000);
+    let parse: fn(&str) -> Result<u64, String> = |s| in_range(parse_bits(s)?, *BITS.start(), *BITS.end());
     let allowed = "1kbit to 1Tbit (units bit, kbit, Mbit, Gbit, Tbit)";
     Text { ty: "bandwidth", allowed, parse, show: |v, out| quoted(out, &show_bits(*v)) }
 }

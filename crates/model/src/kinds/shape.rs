@@ -52,7 +52,7 @@ impl Shape {
     /// The same back, if each is one that a document may have.
     pub(crate) fn of_numbers([rate, burst, bytes, packets, wait]: [u64; 5]) -> Option<Shape> {
         let bytes_range = u64::from(abi::FRAME_BYTES_MAX)..=SHAPE_BYTES_MAX;
-        let right = (1_000..=1_000_000_000_000).contains(&rate)
+        let right = BITS.contains(&rate)
             && [burst, bytes].iter().all(|n| bytes_range.contains(n))
             && (1..=65_536).contains(&packets)
             && (1..=10_000).contains(&wait);
@@ -107,7 +107,7 @@ impl FromStr for CustomerRate {
         let plain = customer.bytes().all(|b| b.is_ascii_digit());
         let tag = customer.parse().ok().filter(|tag| plain && *tag < 4095);
         let rate = parse_bits(rate)?;
-        if !(1_000..=1_000_000_000_000).contains(&rate) {
+        if !BITS.contains(&rate) {
             return Err(format!("`{s}` is out of range"));
         }
         Ok(CustomerRate { customer: tag.ok_or(format!("`{customer}` is no VLAN id"))?, rate })
