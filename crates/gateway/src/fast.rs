@@ -14,7 +14,7 @@
 //!
 //! # How a batch flows
 //! In blocks of [`BLOCK`] packets, in passes over what is left of a block:
-//! 1. *parse*: the shape, and what a customer's tags stand for; the line of the packet's flow begins to load.
+//! 1. *parse*: the shape; the line of the packet's flow begins to load, and that of what a customer's tags stand for, which is then looked at.
 //! 2. *lines*, with a flow cache: a line that holds sends its packet on, whose counters begin to load; then these are counted.
 //! 3. *look up*: the lines of the first tables begin to load.
 //! 4. *VPC*: VPC, sender and destination; then the other steps, each a pass, until all are sent or left to the stages: the route to a
@@ -26,7 +26,7 @@
 //! What it costs: an uncommon packet is looked at twice.
 
 use abi::*;
-use tables::{Circuit, CircuitFound, EdgePort, Tables, Tables4, VmEntry, Walk};
+use tables::{Circuit, EdgePort, Tables, Tables4, VmEntry, Walk};
 use wire::{be, checksum, ethernet, ipv4, protocol, udp, vxlan};
 
 use crate::flow_cache::{Key, Known, Places};
@@ -85,6 +85,8 @@ pub(crate) struct FastPacket {
     next: Next,
     /// The NC that sent it, as in the packet; of a customer's frame FLOW_EDGE, the port's number and the VPC.
     sender: u32,
+    /// Number of a customer's circuit.
+    circuit: u32,
     /// The VPC's ROUTE_ROOT.
     root: u32,
     /// VPC that the destination is in, as far as is known.
@@ -123,6 +125,7 @@ impl FastPacket {
         gateway_mac: 0,
         next: Next::Stages,
         sender: 0,
+        circuit: 0,
         root: 0,
         vni: Vni(0),
         places: Places::NONE,
@@ -308,7 +311,7 @@ fn parse_all<R: Recorder>(w: &mut Work<'_, R>, block: &mut [FastPacket], frames:
     let template = std::hint::black_box(Template::new(s));
     frames.iter().take(FETCH).for_each(|f| w.prefetch_frame(f));
     // Most packets come by the port of the one before.
-    let mut port = (IfIndex(0), Port::Uplink);
+    let (mut port, mut customers) = ((IfIndex(0), Port::Uplink), false);
     for (i, (l, f)) in block.iter_mut().zip(frames).enumerate() {
         if let Some(next) = frames.get(i + FETCH) {
             w.prefetch_frame(next);
@@ -320,7 +323,8 @@ fn parse_all<R: Recorder>(w: &mut Work<'_, R>, block: &mut [FastPacket], frames:
         let parsed = match port.1 {
             Port::Uplink => parse(f.data(), s, &template, l),
             Port::Edge(number) => {
-                edge_port(w.tables, number, f).is_some_and(|port| parse_customers(w, f.data(), port, l))
+                customers = true;
+                edge_port(w.tables, number, f).is_some_and(|port| parse_customers(w.tables, f.data(), port, l))
             }
             Port::Vm => false,
         };
@@ -328,6 +332,9 @@ fn parse_all<R: Recorder>(w: &mut Work<'_, R>, block: &mut [FastPacket], frames:
             l.places = flows.cache.places(l.key);
         }
         list.push(i, parsed);
+    }
+    if customers {
+        list.step(|i| block.get_mut(i).is_some_and(|l| !l.is_customers() || customers_vpc(w.tables, l)));
     }
 }
 
@@ -429,9 +436,9 @@ fn edge_port(tables: &Tables, number: u8, f: &Frame<'_>) -> Option<EdgePort> {
     tables.edge_port_numbered(number).filter(|p| !p.changes && !p.elsewhere && p.ifindex == f.ifindex)
 }
 
-/// Recognises the shape behind the tags of an edge port, and what these stand for.
+/// Recognises the shape behind the tags of an edge port; what these stand for begins to load.
 #[inline(always)]
-fn parse_customers<R: Recorder>(w: &Work<'_, R>, data: &[u8], port: EdgePort, l: &mut FastPacket) -> bool {
+fn parse_customers(tables: &Tables, data: &[u8], port: EdgePort, l: &mut FastPacket) -> bool {
     let (at, mut circuit) = (qinq::tags_len(&port), Circuit { port, ..Circuit::default() });
     let Some(h) = data.get(at..).and_then(|h| h.first_chunk::<INNER_HEAD>()) else { return false };
     let Some(ip) = h[ethernet::HEADER_LEN..].first_chunk::<{ ipv4::HEADER_LEN }>() else { return false };
@@ -451,23 +458,27 @@ fn parse_customers<R: Recorder>(w: &Work<'_, R>, data: &[u8], port: EdgePort, l:
     {
         return false;
     }
-    l.key = key(ip, be::u32(h, INNER_HEAD - 4), circuit.number() & 0xff_ffff);
+    l.circuit = circuit.number();
+    l.line = tables.circuit_line(l.circuit);
+    l.sender = FLOW_EDGE.to_be();
+    l.mac = be::mac(data, 6);
+    l.key = key(ip, be::u32(h, INNER_HEAD - 4), l.circuit & 0xff_ffff);
     l.inner_len = bytes as u16;
     l.at = at as u8;
     // No header around it says anything else.
     (l.outer_tos, l.inner_tos, l.ecn) = (packet.tos(), packet.tos(), packet.tos() & 3);
     l.ttl = packet.ttl();
-    customers_vpc(w, &circuit, be::mac(data, 6), l)
+    true
 }
 
 /// The VPC of a customer's frame. It is asked for each, and a flow's line names it: so a line of what the tags stood for earlier is never found.
 #[inline(always)]
-fn customers_vpc<R: Recorder>(w: &Work<'_, R>, circuit: &Circuit, source: u64, l: &mut FastPacket) -> bool {
-    let CircuitFound::Vpc(found) = w.tables.circuit_by_tags(circuit) else { return false };
+fn customers_vpc(tables: &Tables, l: &mut FastPacket) -> bool {
+    let Some(found) = tables.circuit_vpc_at(l.line, l.circuit) else { return false };
     l.vni = found.vni;
-    l.sender = (FLOW_EDGE | u32::from(circuit.port.number) << 24 | found.vni.0).to_be();
+    l.sender = (FLOW_EDGE | (l.circuit >> CIRCUIT_PORT_SHIFT) << 24 | found.vni.0).to_be();
     // A packet for the gateway may be for the routing daemon behind the circuit.
-    found.admits(source) && (found.gateway == 0 || found.gateway != l.key.dst())
+    found.admits(l.mac) && (found.gateway == 0 || found.gateway != l.key.dst())
 }
 
 /// The checksum of the outer UDP datagram, which most have not, but those of Linux have.

@@ -97,6 +97,16 @@ pub struct CircuitVpc {
 }
 
 impl CircuitVpc {
+    /// By CIRCUIT word and value. None: it is a circuit's other entry, which names no VPC.
+    #[inline(always)]
+    fn of((word, found): (u64, u64)) -> Option<CircuitVpc> {
+        (found != 0).then_some(CircuitVpc {
+            vni: Vni(found as u32 & 0xff_ffff),
+            gateway: (found >> CIRCUIT_GATEWAY_SHIFT) as u32,
+            sender: (word >> CIRCUIT_TAGS_SHIFT) as u32 & ((1 << MAC_MARK_BITS) - 1),
+        })
+    }
+
     /// Whether a frame may come from a MAC address.
     #[inline(always)]
     pub fn admits(&self, mac: u64) -> bool {
@@ -125,6 +135,12 @@ pub fn circuit_by_tags(port: u8, customer: u16, overlay: u16) -> u64 {
 #[inline(always)]
 pub(crate) fn circuit_by_vni(vni: Vni, line: u8) -> u64 {
     CIRCUIT_BY_VNI | u64::from(vni) << 8 | u64::from(line)
+}
+
+/// The entry has this key.
+#[inline(always)]
+fn means(key: u64) -> impl Fn(u64, u64) -> bool {
+    move |word, _| word & (CIRCUIT_VALID | CIRCUIT_KEY_MASK) == CIRCUIT_VALID | key
 }
 
 impl Tables {
@@ -170,19 +186,42 @@ impl Tables {
 
     /// CIRCUIT word and value of a key.
     fn circuit(&self, key: u64) -> Option<(u64, u64)> {
-        self.circuit_in(key, |word, _| word & (CIRCUIT_VALID | CIRCUIT_KEY_MASK) == CIRCUIT_VALID | key)
+        self.circuit_in(key, means(key))
     }
 
     /// The first entry that is meant, in the bucket of `bucket_key`.
     fn circuit_in(&self, bucket_key: u64, meant: impl Fn(u64, u64) -> bool) -> Option<(u64, u64)> {
+        self.circuit_at(self.circuit_bucket(bucket_key)?, meant)
+    }
+
+    /// First line of a bucket.
+    #[inline(always)]
+    fn circuit_bucket(&self, key: u64) -> Option<LineNo> {
         let table = self.root.get(root!(circuits));
         let (first, buckets) = (LineNo(table as u32), (table >> TABLE_REF_BUCKETS_SHIFT) as u32);
-        if buckets == 0 {
-            return None;
-        }
-        let line = first + bucket_of(hash1(bucket_key, self.salt()), buckets) * 2;
-        let (keys, values) = (self.at(line), self.at(line + 1));
+        (buckets != 0).then(|| first + bucket_of(hash1(key, self.salt()), buckets) * 2)
+    }
+
+    /// The first entry that is meant, in a bucket.
+    #[inline(always)]
+    fn circuit_at(&self, bucket: LineNo, meant: impl Fn(u64, u64) -> bool) -> Option<(u64, u64)> {
+        let (keys, values) = (self.at(bucket), self.at(bucket + 1));
         (0..8).map(|s| (keys.word(s), values.word(s))).find(|(word, value)| meant(*word, *value))
+    }
+
+    /// Where the circuit of a number is, if there is one; its lines begin to load. Line 0: there are none.
+    #[inline(always)]
+    pub fn circuit_line(&self, number: u32) -> LineNo {
+        let Some(bucket) = self.circuit_bucket(number.into()) else { return LineNo(0) };
+        self.prefetch_line(bucket);
+        self.prefetch_line(bucket + 1);
+        bucket
+    }
+
+    /// Whose frames of the circuit of a number are, by [`Tables::circuit_line`] of it.
+    #[inline(always)]
+    pub fn circuit_vpc_at(&self, line: LineNo, number: u32) -> Option<CircuitVpc> {
+        (line != LineNo(0)).then(|| self.circuit_at(line, means(number.into())))?.and_then(CircuitVpc::of)
     }
 
     /// There are ports towards VMs of this node.
@@ -224,12 +263,8 @@ impl Tables {
     /// Whose a frame with these tags is.
     pub fn circuit_by_tags(&self, c: &Circuit) -> CircuitFound {
         let of = |overlay| self.circuit(circuit_by_tags(c.port.number, c.tags[0], overlay));
-        match of(c.tags[1]) {
-            Some((word, found)) if found != 0 => CircuitFound::Vpc(CircuitVpc {
-                vni: Vni(found as u32 & 0xff_ffff),
-                gateway: (found >> CIRCUIT_GATEWAY_SHIFT) as u32,
-                sender: (word >> CIRCUIT_TAGS_SHIFT) as u32 & ((1 << MAC_MARK_BITS) - 1),
-            }),
+        match of(c.tags[1]).and_then(CircuitVpc::of) {
+            Some(found) => CircuitFound::Vpc(found),
             _ if of(CIRCUIT_CUSTOMER as u16).is_some() => CircuitFound::NoOverlay,
             _ => CircuitFound::NoCustomer,
         }
