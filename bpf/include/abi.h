@@ -3,7 +3,7 @@
 #ifndef TUNNY_ABI_H
 #define TUNNY_ABI_H
 
-#define TUNNY_PROGRAM_HASH 0x7cafaab4f5a13778ULL
+#define TUNNY_PROGRAM_HASH 0x192dd48088fe8f5eULL
 
 #define TUNNY_LINE_BYTES 64U
 #define TUNNY_SEGMENT_SHIFT 16U
@@ -357,6 +357,7 @@ enum tunny_drop {
 	DROP_DHCP_REFUSED = 100,
 	DROP_DHCP_LIMITED = 101,
 	DROP_EDGE_MAC = 102,
+	DROP_METADATA_LIMITED = 103,
 };
 
 enum tunny_punt {
@@ -382,6 +383,7 @@ enum tunny_punt {
 	PUNT_EDGE_CONTROL = 20,
 	PUNT_VM_DHCP = 21,
 	PUNT_OFFLOADED = 22,
+	PUNT_VM_METADATA = 23,
 };
 
 struct tunny_root {
@@ -1024,6 +1026,8 @@ static __always_inline __u32 tunny_version_of_v6(__u32 vni, __u64 hi, __u64 lo, 
 {
 	return tunny_bucket_of(tunny_hash3(vni, hi, lo, salt), TUNNY_FLOW_VERSIONS);
 }
+
+#define TUNNY_METADATA_ADDRESS 0xa9fea9feU
 
 /* Why a packet with this source (or destination) is not forwarded: docs/reference/special-addresses.md. 0: it is. */
 static __always_inline int tunny_special4(__u32 a, int source)

@@ -35,8 +35,8 @@ static __always_inline int own_entry_holds(const struct packet *p)
 }
 
 /*
- * A packet with a link-local address is not forwarded, but the software path answers it if it is for the VPC's own gateway address. A
- * verdict.
+ * A packet with a link-local address is not forwarded, but the software path answers it if it is for the VPC's own gateway address, and takes it
+ * if a VM of this node sends it to the metadata address. A verdict.
  */
 __noinline int tunny_own_address(const struct end *e)
 {
@@ -48,9 +48,9 @@ __noinline int tunny_own_address(const struct end *e)
 		return DROP_INNER_LINK_LOCAL;
 	w->roots = t.roots;
 	walk_to(w, e->vni, e->target_v6, e->target_hi, e->target_lo);
-	if (!find_vm(root, w) || !(w->vm.flags & TUNNY_VM_FLAG_GATEWAY))
-		return DROP_INNER_LINK_LOCAL;
-	return PUNT + PUNT_GATEWAY_ADDRESS;
+	if (find_vm(root, w) && w->vm.flags & TUNNY_VM_FLAG_GATEWAY)
+		return PUNT + PUNT_GATEWAY_ADDRESS;
+	return e->guest && !e->target_v6 && e->target_lo == TUNNY_METADATA_ADDRESS ? PUNT + PUNT_VM_METADATA : DROP_INNER_LINK_LOCAL;
 }
 
 static __always_inline __u32 route_value(const struct walk *w)

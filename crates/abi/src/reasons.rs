@@ -218,6 +218,7 @@ reasons! {
     DhcpRefused = 100, "dhcp_refused", Tenant, "A DHCP message by a VM port that is not answered: malformed, of another MAC address, for another server or address, of a type that asks for nothing, or from a VM without an address of that IP version in a local prefix.", "Look at the VM's DHCP client; the addresses come from the Vm, prefix and router from its Vpc.";
     DhcpLimited = 101, "dhcp_limited", Tenant, "The VM asks by DHCP, or for a router, more often than is answered (10 a second, 20 at once).", "Look at the VM: a client in a loop, or an attack.";
     EdgeMac = 102, "edge_mac", Tenant, "A frame of a circuit has another source MAC address than the Overlay's CE (`spec.mac`): a site's router by another site's circuit, or another device on the line.", "Look at the lines: are two sites bridged? A CE that sends from other MAC addresses than its own (VRRP) needs `spec.senders: any` in the Overlay.";
+    MetadataLimited = 103, "metadata_limited", Tenant, "The VM sends more to the metadata address than is taken (1,000 packets a second, 500 at once).", "Look at the VM: a program in a loop, or an attack.";
 }
 
 reasons! {
@@ -245,4 +246,5 @@ reasons! {
     EdgeControl = 20, "edge_control", Tenant, "A control packet of a CE (ARP, BGP, BFD), which is for the routing daemon behind the circuit's TAP.", "None.";
     VmDhcp = 21, "vm_dhcp", Tenant, "DHCP by a VM port is answered by the software path.", "None.";
     Offloaded = 22, "offloaded", Locate, "A frame on a port of engine tc leaves its checksum or its segments to a driver in a way that its headers do not say, or its way on does not allow: the kernel fills in and cuts on the way to the software path, before the frame is judged.", "Many of them: a tunnel inside a tunnel, outer UDP checksums, or a line with tags. Nothing is lost, but it is slow.";
+    VmMetadata = 23, "vm_metadata", Tenant, "A packet by a VM port to the metadata address (169.254.169.254), which the software path takes.", "None.";
 }

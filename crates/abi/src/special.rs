@@ -12,6 +12,9 @@ use crate::DropReason;
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+/// Where a VM of a node asks about itself: 169.254.169.254, as in other clouds.
+pub const METADATA_ADDRESS: u32 = 0xa9fe_a9fe;
+
 /// What becomes of a packet with such an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Say {
@@ -335,7 +338,8 @@ fn c_say(r: &Special) -> String {
 
 /// For `bpf/include/abi.h`.
 pub(crate) fn c_functions() -> String {
-    format!("\n{}\n{}", c_function(false), c_function(true))
+    let metadata = format!("#define TUNNY_METADATA_ADDRESS {METADATA_ADDRESS:#x}U");
+    format!("\n{metadata}\n\n{}\n{}", c_function(false), c_function(true))
 }
 
 /// The reference page of special addresses (docs/reference/special-addresses.md).
@@ -349,7 +353,8 @@ S, D, F, G are the registry's Source, Destination, Forwardable and Globally Reac
 - A source must be one that may be a source, a destination one that may be a destination and is forwardable. *Globally reachable* does not decide:\n\
   the routes of the VPC and of the underlay do.\n\
 - Link-local addresses of either family are never forwarded or translated (RFC 3927 section 7, RFC 4291 section 2.5.6). A packet for a VPC's own\n\
-  gateway address (`spec.gateway.addresses`, 169.254.169.254 or fe80::1 for example) is not forwarded but answered, as ARP, ND and ping are.\n\
+  gateway address (`spec.gateway.addresses`, 169.254.1.1 or fe80::1 for example) is not forwarded but answered, as ARP, ND and ping are;\n\
+  one of a VM of the node itself to 169.254.169.254 is taken by the metadata address (docs/design/metadata.md).\n\
   A Vm, a Server, a pool or an elastic address cannot have an address that is never forwarded.\n\
 - A deprecated row says nothing any more (`- - - -`), so the next shorter row decides for it. 2001:10::/28 (ORCHID) lies in 2001::/23, which is\n\
   neither a source nor a destination: it is dropped. 192.88.99.0/24 (6to4 relays) lies in no other row: it is ordinary unicast, and forwarded.\n\

@@ -6,6 +6,7 @@
 mod agent;
 mod announced;
 mod apply;
+mod attach;
 mod capture;
 mod context;
 mod controller;
@@ -169,6 +170,8 @@ enum Command {
     Validate(validate::Args),
     Apply(apply::Args),
     Delete(delete::Args),
+    Attach(attach::Args),
+    Detach(attach::DetachArgs),
     Diff(diff::Args),
     Edit(edit::Args),
     Get(get::Args),
@@ -217,6 +220,8 @@ impl Program for Cli {
             Command::Validate(args) => validate::run(args, global),
             Command::Apply(args) => apply::run(args, global),
             Command::Delete(args) => delete::run(args, global),
+            Command::Attach(args) => attach::attach(args, global),
+            Command::Detach(args) => attach::detach(args, global),
             Command::Diff(args) => diff::run(args, global),
             Command::Edit(args) => edit::run(args, global),
             Command::Get(args) => get::run(args, global),

@@ -2,9 +2,10 @@
 //! What the provider edge of a configuration becomes: ports and circuits of the tables.
 
 use abi::{Vni, EDGE_PORTS_MAX};
-use model::{EdgePort, Model, Name, Overlay, Prefix, Scope, Shape, VmPort};
+use model::{EdgePort, MetadataService, Model, Name, Overlay, Prefix, Scope, Shape, VmPort};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 use tables::CircuitSpec;
 
 /// An edge port by the name of its interface.
@@ -59,6 +60,23 @@ pub struct VmPortPlan {
     pub lease6: Option<(u128, u8, u128)>,
     /// MAC address of the VPC's gateway.
     pub gateway_mac: u64,
+    /// What the metadata address tells it. None: it is not answered there.
+    pub metadata: Option<Arc<MetadataPlan>>,
+}
+
+/// What the metadata address tells a VM of this node, beside its lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MetadataPlan {
+    /// Name of the Vm.
+    pub name: String,
+    /// Name of its Vpc.
+    pub vpc: String,
+    /// Its addresses, in the order of the Vm.
+    pub addresses: Vec<IpAddr>,
+    /// `spec.userData` of the VmPort.
+    pub user_data: Option<String>,
+    /// It must ask for a token first.
+    pub token_needed: bool,
 }
 
 /// What is shaped in a VPC.
@@ -214,5 +232,15 @@ fn vm_port(model: &Model, p: &VmPort) -> Option<VmPortPlan> {
         _ => None,
     });
     let gateway_mac = vpc.spec().gateway_mac.0;
-    Some(VmPortPlan { interface: p.interface.clone(), vni: vpc.spec().vni, mac: mac.0, lease4, lease6, gateway_mac })
+    let metadata = (p.metadata != MetadataService::Off).then(|| {
+        Arc::new(MetadataPlan {
+            name: p.vm.to_string(),
+            vpc: vpc.spec().name.to_string(),
+            addresses: vm.addresses.to_vec(),
+            user_data: p.user_data.as_ref().map(|d| d.0.clone()),
+            token_needed: p.metadata == MetadataService::Token,
+        })
+    });
+    let (interface, vni) = (p.interface.clone(), vpc.spec().vni);
+    Some(VmPortPlan { interface, vni, mac: mac.0, lease4, lease6, gateway_mac, metadata })
 }

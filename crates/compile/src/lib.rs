@@ -13,7 +13,7 @@ use abi::Vni;
 pub use announce::AnnouncePlan;
 pub use commit::{gateway_settings, tenant_settings, CompilePlan};
 pub use conntrack::{durations, shares, state_table, ConntrackPlan, InlinePlan};
-pub use edge::{CustomerPlan, EdgePlan, EdgePortPlan, ShapePlan, Shaped, VmPortPlan};
+pub use edge::{CustomerPlan, EdgePlan, EdgePortPlan, MetadataPlan, ShapePlan, Shaped, VmPortPlan};
 pub use evpn::{evpn_vpc, own, EvpnPlan, EvpnVpc, Own};
 pub use routing::{RoutingLine, RoutingPlan};
 

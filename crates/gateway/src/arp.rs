@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! ARP: answered for the gateway's addresses and, as proxy, for every VM of the VPC.
 
-use abi::{flow_hash_v4, DropReason, Mac, Stage, VM_FLAG_GATEWAY};
+use abi::{flow_hash_v4, DropReason, Mac, Stage, METADATA_ADDRESS, VM_FLAG_GATEWAY};
 use wire::{arp, ethernet};
 
 use crate::answer::{self, Back};
@@ -29,11 +29,12 @@ pub(crate) fn answer<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &mut Frame
         vmport::check_address(w, p, Addr::v4(request.sender_ip), false)?;
     }
     let found = w.tables.vm4(p.vni, request.target_ip, p.tenant.generation());
-    let vm = found.ok_or(DropReason::ArpUnknownTarget)?;
-    let mac = match vm.flags & VM_FLAG_GATEWAY {
-        0 if vm.mac == request.sender_mac => return Err(DropReason::ArpOwnProbe),
-        0 => vm.mac,
-        _ => w.tables.gateway_mac(&p.tenant),
+    let mac = match found {
+        None if p.guest.is_some() && request.target_ip == METADATA_ADDRESS => w.tables.gateway_mac(&p.tenant),
+        None => return Err(DropReason::ArpUnknownTarget),
+        Some(vm) if vm.flags & VM_FLAG_GATEWAY != 0 => w.tables.gateway_mac(&p.tenant),
+        Some(vm) if vm.mac == request.sender_mac => return Err(DropReason::ArpOwnProbe),
+        Some(vm) => vm.mac,
     };
     if R::ON {
         w.note(p, Stage::Tenant, Event::Answered { with: "ARP reply", mac: Mac(mac) });

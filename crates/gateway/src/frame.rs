@@ -36,6 +36,8 @@ pub enum Verdict {
         /// The circuit.
         circuit: u32,
     },
+    /// A packet of a VM of this node to the metadata address, unchanged: for who answers there.
+    Metadata,
     /// Gone, for this reason.
     Drop(DropReason),
     /// Kept: it goes on when the agent on another host has answered ([`crate::Gateway::answered`]). Not counted until then.

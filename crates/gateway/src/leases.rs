@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the VMs of this node are told of themselves, by DHCP, DHCPv6 and Router Advertisements: a VM has the addresses that the configuration says.
+//! What the VMs of this node are told of themselves, by DHCP, DHCPv6, Router Advertisements and the metadata address: a VM has the addresses that the configuration says.
 
 use abi::Vni;
 use std::collections::HashMap;
@@ -8,6 +8,8 @@ use tables::{rate_limit, RateLimit};
 
 /// How often one VM is answered.
 const LIMIT: RateLimit = RateLimit { per_second: 10, burst: 20 };
+/// How many packets of one VM to the metadata address are taken.
+const METADATA_LIMIT: RateLimit = RateLimit { per_second: 1_000, burst: 500 };
 /// Seconds for which a lease is good: a day. It is given again as long as the configuration says so.
 pub const LEASE_S: u32 = 86_400;
 
@@ -31,18 +33,26 @@ pub struct Told {
     pub v4: Option<Lease<u32>>,
     /// Of IPv6.
     pub v6: Option<Lease<u128>>,
+    /// It is answered at the metadata address.
+    pub metadata: bool,
     used: AtomicU64,
+    metadata_used: AtomicU64,
 }
 
 impl Told {
     /// Of either version, if it has an address of that.
-    pub fn new(v4: Option<Lease<u32>>, v6: Option<Lease<u128>>) -> Told {
-        Told { v4, v6, used: AtomicU64::new(0) }
+    pub fn new(v4: Option<Lease<u32>>, v6: Option<Lease<u128>>, metadata: bool) -> Told {
+        Told { v4, v6, metadata, ..Told::default() }
     }
 
     /// Whether it may be answered once more at this time; then it has been.
     pub(crate) fn may_answer(&self, now: u64) -> bool {
         rate_limit(LIMIT.word(), &self.used, now)
+    }
+
+    /// Whether one more packet to the metadata address is taken; then it has been.
+    pub(crate) fn may_ask(&self, now: u64) -> bool {
+        rate_limit(METADATA_LIMIT.word(), &self.metadata_used, now)
     }
 }
 
@@ -61,6 +71,7 @@ impl Leases {
         for (vm, told) in &mut self.0 {
             if let Some(before) = old.0.get(vm) {
                 *told.used.get_mut() = before.used.load(Ordering::Relaxed);
+                *told.metadata_used.get_mut() = before.metadata_used.load(Ordering::Relaxed);
             }
         }
     }

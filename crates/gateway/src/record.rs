@@ -249,6 +249,7 @@ impl std::fmt::Display for Event {
                 Verdict::Pass => write!(f, "passed to the host"),
                 Verdict::Drop(reason) => write!(f, "dropped: {}", reason.name()),
                 Verdict::Wait => write!(f, "waits for the agent"),
+                Verdict::Metadata => write!(f, "taken by the metadata address"),
                 Verdict::Control { .. } => write!(f, "passed to the routing daemon of its circuit"),
             },
         }

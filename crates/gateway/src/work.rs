@@ -136,7 +136,7 @@ impl<R: Recorder> Work<'_, R> {
                     self.tables.count_drop_overflow(self.slot);
                 }
             }
-            Verdict::Pass | Verdict::Control { .. } => self.stats.passed(),
+            Verdict::Pass | Verdict::Control { .. } | Verdict::Metadata => self.stats.passed(),
             Verdict::Answer { .. } => self.stats.answered(),
             Verdict::Forward { .. } => self.count_forwarded(f),
             Verdict::Wait => (),
@@ -177,7 +177,7 @@ impl<R: Recorder> Work<'_, R> {
             Verdict::Drop(reason) => reason.stage(),
             Verdict::Pass => Stage::Parse,
             Verdict::Wait => Stage::Filter,
-            Verdict::Control { .. } => Stage::Tenant,
+            Verdict::Control { .. } | Verdict::Metadata => Stage::Tenant,
             Verdict::Answer { .. } | Verdict::Forward { .. } => Stage::Emit,
         };
         self.note(p, stage, Event::Outcome { verdict });

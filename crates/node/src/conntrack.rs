@@ -9,13 +9,14 @@
 
 use crate::counters::monotonic_ns;
 use crate::error::NodeError;
+use crate::metadata::{Guest, Metadata};
 use crate::session_restore::{restore, Ours};
 use crate::sessionlog::SessionLog;
 use crate::shaping::Shaping;
 use crate::states::{Hand, States};
 use crate::sweep::{Sweep, BUDGET, SWEEPS};
 use crate::uplinks::interface;
-use abi::{IfIndex, LineNo, Vni};
+use abi::{IfIndex, LineNo, Mac, Vni};
 use compile::{Compile, ConntrackPlan, EdgePlan, EdgePortPlan, InlinePlan, Shaped, VmPortPlan};
 use conntrack::nat::{Binding, Flow, PublicEndpoint, Translator};
 use conntrack::upgrade::Image;
@@ -69,6 +70,7 @@ pub struct Conntrack {
     /// The same of edge ports and circuits.
     edge: Mutex<Option<EdgeSpecs>>,
     shaping: Arc<Shaping>,
+    metadata: Arc<Metadata>,
 }
 
 /// What a session holds of the translator.
@@ -155,6 +157,7 @@ impl Conntrack {
             inline: Mutex::default(),
             edge: Mutex::default(),
             shaping: Arc::default(),
+            metadata: Arc::default(),
         };
         conntrack.set_log(model);
         if plan.public.is_empty() && writer.tables().public_roots() != 0 {
@@ -166,6 +169,11 @@ impl Conntrack {
         conntrack.states.set_weights(&plan.weights);
         conntrack.follow_ports(writer)?;
         Ok(conntrack)
+    }
+
+    /// What lets packets wait for their turn.
+    pub fn metadata(&self) -> Arc<Metadata> {
+        self.metadata.clone()
     }
 
     /// What lets packets wait for their turn.
@@ -385,9 +393,10 @@ impl Conntrack {
 
     fn enter_edge(&self, writer: &mut Writer, edge: EdgePlan) -> Result<(), NodeError> {
         let ports = edge.ports.iter().filter_map(edge_port_spec).collect::<Vec<_>>();
-        let (vms, leases) = vm_ports(&edge);
+        let VmPorts { specs: vms, leases, guests } = vm_ports(&edge);
         let mut specs = (ports, edge.circuits, vms, Vec::new());
         self.connections.set_leases(leases);
+        self.metadata.set(guests);
         let mut told = self.edge.lock();
         let classes = self.shaping.expect(&edge.shapes, &edge.customers)?;
         for c in &mut specs.1 {
@@ -551,9 +560,15 @@ fn vm_classes(classes: &BTreeMap<(Vni, Shaped), u16>) -> Vec<VmClassSpec> {
 }
 
 /// Ports towards VMs by the numbers of their interfaces, as far as these are there, and what the VMs are told.
-fn vm_ports(edge: &EdgePlan) -> (Vec<VmPortSpec>, Leases) {
+struct VmPorts {
+    specs: Vec<VmPortSpec>,
+    leases: Leases,
+    guests: Vec<(IfIndex, Guest)>,
+}
+
+fn vm_ports(edge: &EdgePlan) -> VmPorts {
     let room = room(edge);
-    let (mut specs, mut leases) = (Vec::new(), Vec::new());
+    let (mut specs, mut leases, mut guests) = (Vec::new(), Vec::new(), Vec::new());
     for p in &edge.vm_ports {
         let Ok(i) = interface(&p.interface) else { continue };
         let mtu = i.mtu.min(u32::from(u16::MAX)) as u16;
@@ -561,10 +576,14 @@ fn vm_ports(edge: &EdgePlan) -> (Vec<VmPortSpec>, Leases) {
         let mtu = mtu_in(i.mtu, room);
         let (v4, v6) = (p.lease4.map(|lease| leased(lease, mtu)), p.lease6.map(|lease| leased(lease, mtu)));
         if v4.is_some() || v6.is_some() {
-            leases.push((p.vni, p.mac, Told::new(v4, v6)));
+            leases.push((p.vni, p.mac, Told::new(v4, v6, v4.is_some() && p.metadata.is_some())));
+        }
+        if let (Some(lease), Some(told)) = (v4, &p.metadata) {
+            let (mac, gateway_mac) = (Mac(p.mac), Mac(p.gateway_mac));
+            guests.push((i.ifindex, Guest { vni: p.vni, mac, gateway_mac, lease, told: told.clone() }));
         }
     }
-    (specs, Leases::new(leases))
+    VmPorts { specs, leases: Leases::new(leases), guests }
 }
 
 /// Bytes of a VM's packet that fit a tunnel on the uplinks.

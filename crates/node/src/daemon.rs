@@ -202,6 +202,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     let (routers, _) = conntrack.set_egress(&mut writer, &model);
     plane.set_connections(conntrack.connections());
     plane.set_shaping(conntrack.shaping());
+    plane.set_metadata(conntrack.metadata());
     plane.set_routing(&routing);
     let replaced = options.pins.as_deref().filter(|_| plane.xdp.is_some() && !plane.took_over());
     let predecessor = replaced.and_then(|pins| Predecessor::find(pins, options.state.as_deref()));

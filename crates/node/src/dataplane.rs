@@ -218,8 +218,8 @@ impl DataPlane {
                 }
             }
         };
-        let (taps, shaping) = (Arc::default(), Arc::default());
-        let shared = Shared { stop: Arc::default(), hub, taps, wanted: Arc::new(|_| {}), shaping };
+        let (taps, shaping, metadata) = (Arc::default(), Arc::default(), Arc::default());
+        let shared = Shared { stop: Arc::default(), hub, taps, wanted: Arc::new(|_| {}), metadata, shaping };
         Ok(Self {
             choice,
             memory,
@@ -252,6 +252,11 @@ impl DataPlane {
     /// Sets what lets packets wait. Before [`DataPlane::serve`].
     pub fn set_shaping(&mut self, shaping: Arc<Shaping>) {
         self.shared.shaping = shaping;
+    }
+
+    /// Sets who answers VMs at the metadata address. Before [`DataPlane::serve`].
+    pub fn set_metadata(&mut self, metadata: Arc<crate::metadata::Metadata>) {
+        self.shared.metadata = metadata;
     }
 
     /// Sets the sessions that the workers serve. Before [`DataPlane::serve`].

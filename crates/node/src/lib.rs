@@ -31,6 +31,7 @@ mod kept;
 mod levels;
 pub mod listing;
 pub mod managed;
+pub mod metadata;
 pub mod metrics;
 mod narrow;
 pub mod offline;

@@ -224,7 +224,7 @@ fn take(
         match frame.verdict {
             Verdict::Forward { .. } => summary.count("forwarded"),
             Verdict::Answer { .. } => summary.count("answered"),
-            Verdict::Pass | Verdict::Control { .. } => summary.count("passed"),
+            Verdict::Pass | Verdict::Control { .. } | Verdict::Metadata => summary.count("passed"),
             // No agent is on another host here.
             Verdict::Wait => summary.count("waiting"),
             Verdict::Drop(reason) => {

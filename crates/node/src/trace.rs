@@ -168,7 +168,7 @@ pub(crate) fn record<R: Recorder>(
     let (verdict, egress) = match done.verdict {
         Verdict::Forward { ifindex } => ("forward", Some(ifindex)),
         Verdict::Answer { ifindex } => ("answer", Some(ifindex)),
-        Verdict::Pass | Verdict::Control { .. } => ("pass", None),
+        Verdict::Pass | Verdict::Control { .. } | Verdict::Metadata => ("pass", None),
         // A rehearsal has its agent with it.
         Verdict::Wait => ("wait", None),
         Verdict::Drop(reason) => {

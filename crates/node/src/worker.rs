@@ -39,6 +39,8 @@ pub struct Shared {
     pub taps: Arc<crate::routing::Taps>,
     /// Called with neighbours whose MAC address is needed.
     pub wanted: Arc<dyn Fn(Vec<IpAddr>) + Send + Sync>,
+    /// Who answers VMs at the metadata address.
+    pub metadata: Arc<crate::metadata::Metadata>,
     /// What has to wait before it leaves.
     pub shaping: Arc<Shaping>,
 }
@@ -407,6 +409,7 @@ fn dispatch(
                 }
             }
             Verdict::Wait => {}
+            Verdict::Metadata => shared.metadata.take(frame.ifindex, frame.data()),
             Verdict::Control { circuit } => shared.taps.pass(circuit, frame.data()),
             Verdict::Pass => {
                 if let Err(error) = host.give(frame) {

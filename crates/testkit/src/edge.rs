@@ -232,7 +232,7 @@ impl Region {
                 p.dhcp.zip(vm.v4).map(|((bits, gateway, mtu), a)| Lease { address: a.to_bits(), bits, gateway, mtu });
             let v6 =
                 p.dhcp6.zip(vm.v6).map(|((bits, gateway, mtu), a)| Lease { address: a.to_bits(), bits, gateway, mtu });
-            (v4.is_some() || v6.is_some()).then(|| (Vni(vpc.vni), vm.mac.number(), Told::new(v4, v6)))
+            (v4.is_some() || v6.is_some()).then(|| (Vni(vpc.vni), vm.mac.number(), Told::new(v4, v6, v4.is_some())))
         };
         self.edge.vm_ports.iter().filter_map(lease).collect()
     }

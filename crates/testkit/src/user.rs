@@ -56,7 +56,7 @@ fn seen(batch: &Batch<'_>) -> Seen {
     let end = match done.verdict {
         Verdict::Forward { ifindex } => End::Forward(Some(ifindex.0), done.data().to_vec()),
         Verdict::Answer { ifindex } => End::Answer(Some(ifindex.0), done.data().to_vec()),
-        Verdict::Pass | Verdict::Control { .. } => End::Pass(done.data().to_vec()),
+        Verdict::Pass | Verdict::Control { .. } | Verdict::Metadata => End::Pass(done.data().to_vec()),
         Verdict::Drop(reason) => End::Drop(reason),
         Verdict::Wait => panic!("a packet waits twice"),
     };

@@ -510,6 +510,11 @@ fn allowed(frame: &[u8], region: &Region, slow: &Seen, port: u32) -> Vec<PuntRea
     if edge.is_some() && matches!(slow.end, End::Pass(_)) {
         out.push(PuntReason::EdgeControl);
     }
+    // What passes by a VM port is for the metadata address, as what is not looked at further because its sender is wrong.
+    let link_local = matches!(&slow.end, End::Pass(_) | End::Drop(D::VmPortSource | D::InnerLinkLocal | D::MetadataLimited));
+    if link_local && region.edge.vm_ports.iter().any(|p| p.port == port) {
+        out.push(PuntReason::VmMetadata);
+    }
     // What goes on to another node has its mark; of what is dropped nobody sees where its line is.
     let marked = matches!(&slow.end, End::Forward(_, b) if inner > 0 && b.get(inner - 1) == Some(&3));
     // Of a packet that is dropped behind stage route nobody sees whether its line or its VM is shaped; at another node a VM's class is that one's.

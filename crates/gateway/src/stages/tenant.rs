@@ -2,9 +2,9 @@
 //! Tenant: the VNI's record, whether the outer source may send for it, then what is wrong with the inner frame; ARP and
 //! ND end here.
 
-use abi::{DropReason, Mac, Stage, TENANT_NAT, VM_FLAG_GATEWAY};
+use abi::{DropReason, Mac, Stage, METADATA_ADDRESS, TENANT_NAT, VM_FLAG_GATEWAY};
 use tables::Tables;
-use wire::{ethernet, ipv4, ipv6};
+use wire::{ethernet, ipv4, ipv6, protocol};
 
 use crate::framing::{qinq, vmport};
 use crate::nat::outward;
@@ -130,11 +130,13 @@ fn own_address<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'
         }
         false => {
             let ip = ipv4::Packet::new_checked(packet).map_err(|_| refused)?;
-            (
-                w.tables.vm4(p.vni, ip.dst(), generation),
-                misaddressed_v4(Mac(0), ip.src(), ip.src(), &w.settings),
-                ip.tos(),
-            )
+            let to = w.tables.vm4(p.vni, ip.dst(), generation);
+            // Where the VPC's gateway has this address, too, that answers what is no TCP.
+            let other = to.is_none() || ip.protocol() == protocol::TCP;
+            if p.guest.is_some() && ip.dst() == METADATA_ADDRESS && other {
+                return for_metadata(w, p, f, misaddressed_v4(Mac(0), ip.src(), ip.src(), &w.settings));
+            }
+            (to, misaddressed_v4(Mac(0), ip.src(), ip.src(), &w.settings), ip.tos())
         }
     };
     // Nobody is answered who cannot be reached on the link.
@@ -146,6 +148,27 @@ fn own_address<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Frame<'
     }
     p.inner_tos = tos;
     echo::answer(w, p, f)
+}
+
+/// A packet of a VM of this node to the metadata address. `fault`: what is wrong with its source.
+fn for_metadata<R: Recorder>(
+    w: &Work<'_, R>,
+    p: &Packet,
+    f: &Frame<'_>,
+    fault: Option<DropReason>,
+) -> Result<Verdict, DropReason> {
+    const REFUSED: DropReason = DropReason::InnerLinkLocal;
+    if fault.is_some() {
+        return Err(REFUSED);
+    }
+    vmport::check_source(w, p, f)?;
+    let (mac, sight) = p.guest.zip(w.sessions).ok_or(REFUSED)?;
+    let leases = sight.connections.leases();
+    let told = leases.of(p.vni, mac).filter(|told| told.metadata).ok_or(REFUSED)?;
+    match !R::COUNTS || told.may_ask(w.now) {
+        true => Ok(Verdict::Metadata),
+        false => Err(DropReason::MetadataLimited),
+    }
 }
 
 #[cold]
