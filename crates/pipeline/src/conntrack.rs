@@ -2,8 +2,8 @@
 //! A connection tracker that a pipeline can observe as it observes the one of Open vSwitch's user-space datapath: zones, commit,
 //! marks and labels, address translation, and the states `new`, `est`, `rel`, `rpl`, `inv`, `trk`, `snat`, `dnat`.
 //!
-//! It sees keys, not packets. So TCP sequence windows are not checked, ICMP echo identifiers do not tell connections apart, and an
-//! ICMP error is `rel` only if the caller says which connection it is about ([`Conntrack::relate`]).
+//! It sees keys, not packets; whoever has the packet says what else counts ([`About`]). TCP sequence windows are not checked. Without a packet ICMP echo
+//! identifiers do not tell connections apart, and an ICMP error is `rel` only if the caller says which connection it is about ([`Conntrack::relate`]).
 //!
 //! Limits: at most [`Conntrack::limit`] connections; a commit beyond that forwards without remembering and is counted.
 use crate::field::Field;
@@ -136,6 +136,30 @@ impl Tuple {
     }
 }
 
+/// What the tracker looks at in a packet besides its key.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct About {
+    /// A checksum or a length of it is wrong.
+    pub damaged: bool,
+    /// The identifier of an ICMP echo.
+    pub echo: u16,
+    /// It is an ICMP error, and this is the packet that it is about, in whatever zone.
+    pub error: Option<Tuple>,
+    /// What has to be written into that packet; the tracker says so.
+    pub carried: Option<Carried>,
+}
+
+/// One side of the packet that an ICMP error is about, as it was before its translation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Carried {
+    /// The source, or the destination.
+    pub source: bool,
+    /// Its address.
+    pub address: u128,
+    /// Its port, if its protocol has one.
+    pub port: Option<u16>,
+}
+
 const ICMP4_TRACKED: [u8; 6] = [0, 8, 13, 14, 15, 16];
 const ICMP6_TRACKED: [u8; 2] = [128, 129];
 
@@ -245,8 +269,19 @@ impl Conntrack {
     /// Takes a packet of a program through the tracker. Returns where it comes back, with its key then, if the call names a table; else only its
     /// addresses and ports may change, and the program goes on as if it had not been tracked.
     pub fn pass(&mut self, call: &CtCall, key: &mut Key, now: u64) -> Option<(u8, Key)> {
+        self.pass_packet(call, key, &mut About::default(), now)
+    }
+
+    /// The same of a packet that is there.
+    pub fn pass_packet(
+        &mut self,
+        call: &CtCall,
+        key: &mut Key,
+        about: &mut About,
+        now: u64,
+    ) -> Option<(u8, Key)> {
         let mut tracked = *key;
-        self.execute(call, &mut tracked, now);
+        self.execute_packet(call, &mut tracked, about, now);
         if call.table.is_none() {
             for field in [Field::NwSrc, Field::NwDst, Field::Ipv6Src, Field::Ipv6Dst, Field::TcpSrc, Field::TcpDst] {
                 key.set(field, tracked.get(field));
@@ -263,6 +298,10 @@ impl Conntrack {
 
     /// Takes a packet through the tracker at a time in nanoseconds: sets the `ct_` fields of the key and may rewrite addresses.
     pub fn execute(&mut self, call: &CtCall, key: &mut Key, now: u64) {
+        self.execute_packet(call, key, &mut About::default(), now);
+    }
+
+    fn execute_packet(&mut self, call: &CtCall, key: &mut Key, about: &mut About, now: u64) {
         if let Mode::Scripted(states) = &mut self.mode {
             // The states are those with which packets come back.
             let next = call.table.and_then(|_| states.pop_front()).unwrap_or(TRK | NEW) | TRK;
@@ -279,11 +318,18 @@ impl Conntrack {
             key.set(field, 0);
         }
         key.set(Field::CtZone, u128::from(call.zone));
-        let Some(tuple) = Tuple::of(key, call.zone) else {
+        if let (Some(error), false) = (about.error, about.damaged) {
+            let tuple = Tuple { zone: call.zone, ..error }.reversed();
+            return self.error(call, tuple, key, (mark, label), about, natted);
+        }
+        let Some(mut tuple) = Tuple::of(key, call.zone).filter(|_| !about.damaged) else {
             let related = self.relation(key, call.zone);
             key.set(Field::CtState, u128::from(TRK | related.unwrap_or(INV)));
             return;
         };
+        if matches!(tuple.proto, 1 | 58) {
+            (tuple.sport, tuple.dport) = (about.echo, about.echo);
+        }
         let mut state = natted;
         let mut found = self.find(&tuple, natted != 0);
         if let Some((id, true)) = found {
@@ -327,6 +373,33 @@ impl Conntrack {
         }
         key.set(Field::CtState, u128::from(state | TRK));
         self.finish(found, tuple, key, mark, label);
+    }
+
+    /// An ICMP error about a packet of the other direction than this tuple.
+    fn error(
+        &mut self,
+        call: &CtCall,
+        tuple: Tuple,
+        key: &mut Key,
+        (mark, label): ((u128, u128), (u128, u128)),
+        about: &mut About,
+        natted: u16,
+    ) {
+        let Some((id, reply)) = self.directions.get(&tuple).copied() else {
+            return key.set(Field::CtState, u128::from(TRK | INV));
+        };
+        let mut state = TRK | REL | natted | if reply { RPL } else { 0 };
+        // What goes on untracked has nobody who would write into the packet that it carries.
+        let wanted = call.nat.is_some() && natted == 0 && call.table.is_some();
+        if let Some(connection) = self.connections.get(&id).filter(|_| wanted) {
+            let own = [Field::TcpSrc, Field::TcpDst].map(|field| (field, key.get(field)));
+            state |= translate(key, connection, reply);
+            // An error has type and code where the connection has ports.
+            own.into_iter().for_each(|(field, value)| key.set(field, value));
+            about.carried = carried(connection, reply);
+        }
+        key.set(Field::CtState, u128::from(state));
+        self.finish(Some((id, reply)), tuple, key, mark, label);
     }
 
     /// Writes mark, label and original tuple to the key.
@@ -538,6 +611,15 @@ fn translate(key: &mut Key, connection: &Connection, reply: bool) -> u16 {
     } else {
         DNAT
     }
+}
+
+/// What an error in this direction carries went in the other one: there the same is to be written, on the other side.
+fn carried(connection: &Connection, reply: bool) -> Option<Carried> {
+    let source = (connection.nat? == NatKind::Source) != reply;
+    let looks = if reply { connection.forward.reversed() } else { connection.reverse.reversed() };
+    let (address, port) = if source { (looks.src, looks.sport) } else { (looks.dst, looks.dport) };
+    let port = matches!(looks.proto, 6 | 17 | 132).then_some(port);
+    Some(Carried { source: !source, address, port })
 }
 
 /// What a trace assumes: this state, marks and labels as written, the first address and port of a translation.
