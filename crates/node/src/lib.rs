@@ -34,6 +34,7 @@ pub mod managed;
 pub mod metrics;
 mod narrow;
 pub mod offline;
+pub mod openflow;
 mod openapi;
 pub mod paths;
 pub mod pcap;
