@@ -11,13 +11,16 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::{json, Value};
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 use wire::checksum;
 
 /// What a switch has sent by each port, in order.
 pub type Sent = BTreeMap<u16, Vec<Vec<u8>>>;
 
+/// How often Open vSwitch is looked at once more.
+const PATIENCE: u32 = 40;
 /// Nanoseconds from one frame to the next: so much that nothing depends on it.
 const STEP: u64 = 1_000_000;
 
@@ -78,32 +81,43 @@ impl Frames {
         self.request("netdev-dummy/receive", &[&format!("p{port}"), &hex])?;
         // Between two requests it serves its ports.
         self.request("version", &[])?;
-        self.request("revalidator/purge", &[])?;
         let mut sent = Sent::new();
+        self.collect(&mut sent)?;
+        Ok(sent)
+    }
+
+    /// Adds what it has sent since; afterwards it has no megaflow.
+    fn collect(&mut self, sent: &mut Sent) -> Result<(), Error> {
+        self.request("revalidator/purge", &[])?;
         for port in 1..=PORTS {
             let frames = self.new_frames(port)?;
             if !frames.is_empty() {
-                sent.insert(port, frames);
+                sent.entry(port).or_default().extend(frames);
             }
         }
-        Ok(sent)
+        Ok(())
     }
 
     fn new_frames(&mut self, port: u16) -> Result<Vec<Vec<u8>>, Error> {
         // A header of the file, and one of each frame.
         const FILE: u64 = 24;
         const RECORD: usize = 16;
-        let io = Error::io("reading a capture");
-        let bytes = std::fs::read(self.switch.path(&format!("tx{port}.pcap"))).map_err(io)?;
-        let at = self.read.entry(port).or_insert(FILE);
-        let mut frames = Vec::new();
-        while let Some(header) = bytes.get(*at as usize..*at as usize + RECORD) {
+        let begin = self.read.entry(port).or_insert(FILE);
+        let mut bytes = Vec::new();
+        std::fs::File::open(self.switch.path(&format!("tx{port}.pcap")))
+            .and_then(|mut file| {
+                file.seek(SeekFrom::Start(*begin))?;
+                file.read_to_end(&mut bytes)
+            })
+            .map_err(Error::io("reading a capture"))?;
+        let (mut frames, mut at) = (Vec::new(), 0);
+        while let Some(header) = bytes.get(at..at + RECORD) {
             let length = u32::from_ne_bytes([header[8], header[9], header[10], header[11]]) as usize;
-            let begin = *at as usize + RECORD;
-            let Some(frame) = bytes.get(begin..begin + length) else { break };
+            let Some(frame) = bytes.get(at + RECORD..at + RECORD + length) else { break };
             frames.push(frame.to_vec());
-            *at = (begin + length) as u64;
+            at += RECORD + length;
         }
+        *begin += at as u64;
         Ok(frames)
     }
 }
@@ -136,7 +150,8 @@ impl Pair<'_> {
     /// Loads flows into both.
     pub fn load<'a>(frames: &'a mut Frames, flows: &str) -> Result<Pair<'a>, Error> {
         let accepted = frames.load(flows)?;
-        let refused = flows.lines().filter(|l| l.contains("actions=")).count() - accepted.lines().filter(|l| l.contains("actions=")).count();
+        let refused = flows.lines().filter(|l| l.contains("actions=")).count()
+            - accepted.lines().filter(|l| l.contains("actions=")).count();
         // What one side takes and the other does not is judged elsewhere.
         let lenient = ImportOptions { lenient: true, ..ImportOptions::default() };
         let pipeline = text::import(&accepted, &lenient).map_err(Error::failed("importing"))?.pipeline;
@@ -154,7 +169,7 @@ impl Pair<'_> {
 
     /// Gives a frame to both; what came out of Open vSwitch.
     pub fn give(&mut self, port: u16, frame: &[u8]) -> Result<Sent, Error> {
-        let theirs = self.frames.receive(port, frame)?;
+        let mut theirs = self.frames.receive(port, frame)?;
         self.now += STEP;
         let mut out = Vec::new();
         let outcome = self.switch.frame(frame, port, self.now, &mut out);
@@ -163,12 +178,21 @@ impl Pair<'_> {
         for (port, bytes) in out.into_iter().filter(|(port, _)| *port != pipeline::LOCAL) {
             ours.entry(port).or_default().push(bytes);
         }
+        // On a busy machine it may be late.
+        for _ in 0..PATIENCE {
+            if ours == theirs {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+            self.frames.collect(&mut theirs)?;
+        }
         self.found.frames += 1;
         self.found.sent += theirs.values().map(Vec::len).sum::<usize>();
         self.found.rewritten += usize::from(theirs.values().flatten().any(|sent| sent != frame));
         if ours != theirs {
             let number = self.found.frames;
-            let key = pipeline::frame::key_of(frame, port).map(|key| text::format_key(&key, self.switch.pipeline().names()));
+            let key =
+                pipeline::frame::key_of(frame, port).map(|key| text::format_key(&key, self.switch.pipeline().names()));
             self.found.differences.push(format!(
                 "frame {number} by port {port}, {key:?} ({outcome:?}):\n  {}\n ours {}\n theirs {}",
                 hex(frame),
@@ -186,6 +210,10 @@ impl Pair<'_> {
         let mut kept: Vec<Key> = Vec::new();
         for _ in 0..count {
             let mut key = random_packet(&matches, &mut random);
+            let port = key.get(Field::InPort);
+            if !(1..=u128::from(PORTS)).contains(&port) {
+                key.set(Field::InPort, port % u128::from(PORTS) + 1);
+            }
             // Connections have packets both ways.
             if !kept.is_empty() && random.random_range(0..3) == 0 {
                 key = kept[random.random_range(0..kept.len())];
@@ -254,7 +282,16 @@ pub fn frame(key: &Key, random: &mut StdRng) -> Vec<u8> {
             let message = message(key, false, random);
             let mut header = vec![0x45, key.get(Field::NwTos) as u8];
             header.extend((20 + message.len() as u16).to_be_bytes());
-            header.extend([random.random(), random.random(), 0x40, 0, key.get(Field::NwTtl) as u8, key.get(Field::NwProto) as u8, 0, 0]);
+            header.extend([
+                random.random(),
+                random.random(),
+                0x40,
+                0,
+                key.get(Field::NwTtl) as u8,
+                key.get(Field::NwProto) as u8,
+                0,
+                0,
+            ]);
             header.extend([field(Field::NwSrc, 4), field(Field::NwDst, 4)].concat());
             let sum = checksum::finish(checksum::sum(&header));
             header[10..12].copy_from_slice(&sum.to_be_bytes());
@@ -270,7 +307,10 @@ pub fn frame(key: &Key, random: &mut StdRng) -> Vec<u8> {
         }
         0x0806 => {
             out.extend([0, 1, 8, 0, 6, 4, 0, key.get(Field::ArpOp) as u8]);
-            out.extend([field(Field::ArpSha, 6), field(Field::ArpSpa, 4), field(Field::ArpTha, 6), field(Field::ArpTpa, 4)].concat());
+            out.extend(
+                [field(Field::ArpSha, 6), field(Field::ArpSpa, 4), field(Field::ArpTha, 6), field(Field::ArpTpa, 4)]
+                    .concat(),
+            );
         }
         _ => {}
     }

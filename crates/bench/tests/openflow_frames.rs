@@ -94,17 +94,19 @@ fn a_program_with_translation_tags_groups_and_learning_sends_the_same_frames() {
     assert_eq!(only(&give(&mut pair, 1, &echo)).0, 2);
     let reply = format!("{BACK},icmp,nw_src=203.0.113.7,nw_dst=198.51.100.1,nw_ttl=60,icmp_type=0,icmp_code=0");
     assert_eq!(only(&give(&mut pair, 2, &reply)).0, 1);
-    let request = format!(
-        "{BACK},tcp,nw_src=203.0.113.8,nw_dst=198.51.100.2,nw_ttl=60,tp_src=9000,tp_dst=443,tcp_flags=syn"
-    );
+    let request =
+        format!("{BACK},tcp,nw_src=203.0.113.8,nw_dst=198.51.100.2,nw_ttl=60,tp_src=9000,tp_dst=443,tcp_flags=syn");
     let sent = give(&mut pair, 2, &request);
     assert_eq!((only(&sent).0, &only(&sent).1[30..38]), (1, &[10, 0, 0, 80, 0x23, 0x28, 0x1f, 0x90][..]));
-    let served = format!("{OUT},tcp,nw_src=10.0.0.80,nw_dst=203.0.113.8,nw_ttl=64,tp_src=8080,tp_dst=9000,tcp_flags=syn|ack");
+    let served =
+        format!("{OUT},tcp,nw_src=10.0.0.80,nw_dst=203.0.113.8,nw_ttl=64,tp_src=8080,tp_dst=9000,tcp_flags=syn|ack");
     let sent = give(&mut pair, 1, &served);
     assert_eq!((only(&sent).0, &only(&sent).1[26..30]), (2, &[198, 51, 100, 2][..]));
     assert!(give(&mut pair, 1, &udp.replace("nw_ttl=64", "nw_ttl=1")).is_empty());
     // Tags come, change and go; copies of a group; the switch learns, and so do flows.
-    for packet in [format!("dl_vlan=5,dl_vlan_pcp=3,{udp}"), format!("dl_vlan=6,{udp}"), format!("dl_vlan=7,{udp}"), udp.clone()] {
+    for packet in
+        [format!("dl_vlan=5,dl_vlan_pcp=3,{udp}"), format!("dl_vlan=6,{udp}"), format!("dl_vlan=7,{udp}"), udp.clone()]
+    {
         assert!(!give(&mut pair, 3, &packet).is_empty(), "{packet}");
     }
     assert_eq!(give(&mut pair, 4, &udp).len(), 3, "a group of three");

@@ -23,7 +23,17 @@ pub struct Args {
 
 /// What only a gateway knows.
 const GATEWAY: [&str; 11] = [
-    "config", "no_config", "state", "no_state", "engine", "pins", "no_pins", "workers", "flow_cache", "metrics", "adopt",
+    "config",
+    "no_config",
+    "state",
+    "no_state",
+    "engine",
+    "pins",
+    "no_pins",
+    "workers",
+    "flow_cache",
+    "metrics",
+    "adopt",
 ];
 
 fn port(text: &str) -> Result<(String, u16), String> {
@@ -44,7 +54,8 @@ fn port(text: &str) -> Result<(String, u16), String> {
 impl Args {
     /// The switch, if one is wanted.
     pub fn options(&self, socket: PathBuf) -> Option<node::openflow::Options> {
-        let options = node::openflow::Options { files: self.openflow.clone(), ports: self.openflow_port.clone(), socket };
+        let options =
+            node::openflow::Options { files: self.openflow.clone(), ports: self.openflow_port.clone(), socket };
         (!self.openflow.is_empty()).then_some(options)
     }
 }

@@ -166,7 +166,10 @@ fn counted(line: &str, packets: u64) -> ((u8, u16, String), u64) {
 fn counts_of_tunny(dir: &Path) -> Counts {
     let flow = |flow: &Value| {
         let (table, priority, matching) = (&flow["table"], &flow["priority"], flow["matching"].as_str().unwrap());
-        counted(&format!("table={table},priority={priority},{matching} actions=drop"), flow["packets"].as_u64().unwrap())
+        counted(
+            &format!("table={table},priority={priority},{matching} actions=drop"),
+            flow["packets"].as_u64().unwrap(),
+        )
     };
     get(dir, "flows").as_array().unwrap().iter().map(flow).collect()
 }
@@ -222,7 +225,8 @@ fn the_same_flows_send_the_same_frames_as_open_vswitch() {
     assert_eq!(status["dropped"]["no_controller"], 1, "{status:#}");
     let sent: u64 = status["ports"].as_array().unwrap().iter().map(|p| p["sent"]["packets"].as_u64().unwrap()).sum();
     assert_eq!(sent, out as u64);
-    let text = Command::new(TUNNY).args(["get", "openflow", "--socket", "node.sock"]).current_dir(&dir).output().unwrap();
+    let text =
+        Command::new(TUNNY).args(["get", "openflow", "--socket", "node.sock"]).current_dir(&dir).output().unwrap();
     let text = String::from_utf8_lossy(&text.stdout).into_owned();
     assert!(text.contains("(balanced)") && text.contains("resubmit_too_deep"), "{text}");
     // What is listed as flows is a flow file.
@@ -248,7 +252,8 @@ fn flow_files_are_exchanged_without_loss_and_refused_as_a_whole() {
     let mut side = Side::new("of-reload");
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("b.flows");
-    let program = |to: u16| format!("table=0,priority=5,in_port=1 actions=output:{to}\ntable=0,priority=1 actions=output:9\n");
+    let program =
+        |to: u16| format!("table=0,priority=5,in_port=1 actions=output:{to}\ntable=0,priority=1 actions=output:9\n");
     std::fs::write(&file, program(2)).unwrap();
     let node = side.node(dir.path(), "b.flows");
     assert!(get(dir.path(), "openflow")["notes"][0].as_str().unwrap().contains("no_port: 9"));

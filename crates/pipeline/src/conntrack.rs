@@ -252,13 +252,7 @@ impl Conntrack {
     }
 
     /// The same of a packet that is there.
-    pub fn pass_packet(
-        &mut self,
-        call: &CtCall,
-        key: &mut Key,
-        about: &mut About,
-        now: u64,
-    ) -> Option<(u8, Key)> {
+    pub fn pass_packet(&mut self, call: &CtCall, key: &mut Key, about: &mut About, now: u64) -> Option<(u8, Key)> {
         let mut tracked = *key;
         self.execute_packet(call, &mut tracked, about, now);
         if call.table.is_none() {

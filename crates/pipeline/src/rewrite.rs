@@ -110,11 +110,17 @@ impl Packet {
                     // The checksum is over the address at the end of a routing header.
                     let counts = field == Field::Ipv6Src || !self.layout.routed;
                     if let Some(address) = changed(field) {
-                        replace(bytes, at + offset, &address, above.as_slice().get(..usize::from(counts)).unwrap_or(&[]));
+                        replace(
+                            bytes,
+                            at + offset,
+                            &address,
+                            above.as_slice().get(..usize::from(counts)).unwrap_or(&[]),
+                        );
                     }
                 }
                 if changed(Field::NwTos).is_some() || changed(Field::Ipv6Label).is_some() {
-                    let word = u128::from(bytes[at] >> 4) << 28 | key.get(Field::NwTos) << 20 | key.get(Field::Ipv6Label);
+                    let word =
+                        u128::from(bytes[at] >> 4) << 28 | key.get(Field::NwTos) << 20 | key.get(Field::Ipv6Label);
                     bytes[at..at + 4].copy_from_slice(&word.to_be_bytes()[12..]);
                 }
                 if let Some(limit) = changed(Field::NwTtl) {

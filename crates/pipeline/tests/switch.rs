@@ -183,8 +183,16 @@ fn frames_of_any_bytes_have_one_outcome_and_harm_nothing() {
                 1 => frame.truncate(random.random_range(0..frame.len())),
                 _ => {}
             }
-            let kinds: [&[u8]; 8] =
-                [&[8, 0], &[0x86, 0xdd], &[8, 6], &[0x81, 0, 0, 5, 8, 0], &[0x88, 0x47], &[0x88, 0xa8], &[0, 40], &[8, 0]];
+            let kinds: [&[u8]; 8] = [
+                &[8, 0],
+                &[0x86, 0xdd],
+                &[8, 6],
+                &[0x81, 0, 0, 5, 8, 0],
+                &[0x88, 0x47],
+                &[0x88, 0xa8],
+                &[0, 40],
+                &[8, 0],
+            ];
             let kind = kinds[random.random_range(0..kinds.len())];
             if let Some(place) = frame.get_mut(12..12 + kind.len()) {
                 place.copy_from_slice(kind);

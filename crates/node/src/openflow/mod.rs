@@ -92,18 +92,14 @@ fn notes(program: &Pipeline, options: &Options) -> Vec<String> {
             lacks.join(", ")
         ));
     }
-    let list = |numbers: &std::collections::BTreeSet<u32>| {
-        numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
-    };
+    let list =
+        |numbers: &std::collections::BTreeSet<u32>| numbers.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
     let (meters, groups) = (program.meters(), program.missing_groups());
     if !meters.is_empty() {
         notes.push(format!("meters have no rates here, and limit nothing: {}", list(&meters)));
     }
     if !groups.is_empty() {
-        notes.push(format!(
-            "flows name groups that do not exist; actions behind them are not run: {}",
-            list(&groups)
-        ));
+        notes.push(format!("flows name groups that do not exist; actions behind them are not run: {}", list(&groups)));
     }
     notes
 }
@@ -163,8 +159,7 @@ pub fn run(options: &Options) -> Result<(), NodeError> {
         reloads: 0,
         refused: None,
     };
-    let shared =
-        Arc::new(Shared { options: options.clone(), core: Mutex::new(core), stop: AtomicBool::new(false) });
+    let shared = Arc::new(Shared { options: options.clone(), core: Mutex::new(core), stop: AtomicBool::new(false) });
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
