@@ -39,6 +39,7 @@ pub mod netns;
 pub mod newconn;
 pub mod ovs;
 mod ovs_accept;
+pub mod ovs_frames;
 pub mod ovs_lookup;
 mod ovs_programs;
 pub mod ovs_trace;

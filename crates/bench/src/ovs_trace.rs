@@ -3,7 +3,7 @@
 //! listed.
 //!
 //! `ovs-vswitchd` runs with the dummy datapath in directories of its own: it needs no kernel module and touches no interface.
-use crate::netns::run;
+use crate::netns::{run, Netns};
 use crate::ovs_accept::{self, Acceptance};
 use crate::{cpu, ovs_programs, Context, Error, Goal, Report};
 use pipeline::explain::Explanation;
@@ -18,7 +18,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// Ports of the bridge: 1 to this.
-const PORTS: u16 = 12;
+pub(crate) const PORTS: u16 = 12;
 
 /// A switch of our own; ends when dropped.
 pub struct DummySwitch {
@@ -29,6 +29,44 @@ pub struct DummySwitch {
 impl DummySwitch {
     /// Starts one with a bridge and ports.
     pub fn start() -> Result<DummySwitch, Error> {
+        DummySwitch::start_with(false)
+    }
+
+    /// The same, and what is sent by port N is written to `txN.pcap`.
+    pub(crate) fn start_capturing() -> Result<DummySwitch, Error> {
+        DummySwitch::start_with(true)
+    }
+
+    fn start_with(capture: bool) -> Result<DummySwitch, Error> {
+        let switch = DummySwitch::begin(None)?;
+        let mut arguments = String::from("set Open_vSwitch . other_config:vlan-limit=2 -- add-br br0 -- set bridge br0 datapath_type=dummy fail-mode=secure");
+        for port in 1..=PORTS {
+            let _ =
+                write!(arguments, " -- add-port br0 p{port} -- set interface p{port} type=dummy ofport_request={port}");
+            if capture {
+                let _ = write!(arguments, " options:tx_pcap={}", switch.path(&format!("tx{port}.pcap")));
+            }
+        }
+        switch.vsctl(&arguments.split(' ').collect::<Vec<_>>())?;
+        // As those do who use tunnel options.
+        let option = "{class=0x102,type=0x80,len=4}->tun_metadata0";
+        run("ovs-ofctl", &["-O", "OpenFlow15", "add-tlv-map", &switch.bridge(), option])?;
+        Ok(switch)
+    }
+
+    /// The user-space datapath on AF_PACKET, with the interfaces p1 to pN of a network namespace as ports of these numbers.
+    pub fn start_on(netns: &Netns, ports: u16) -> Result<DummySwitch, Error> {
+        let switch = DummySwitch::begin(Some(netns))?;
+        let mut arguments = String::from("set Open_vSwitch . other_config:vlan-limit=2 -- add-br br0 -- set bridge br0 datapath_type=netdev fail-mode=secure");
+        for port in 1..=ports {
+            let _ = write!(arguments, " -- add-port br0 p{port} -- set interface p{port} ofport_request={port}");
+        }
+        switch.vsctl(&arguments.split(' ').collect::<Vec<_>>())?;
+        Ok(switch)
+    }
+
+    /// Its processes, in a network namespace or with a datapath that touches nothing.
+    fn begin(netns: Option<&Netns>) -> Result<DummySwitch, Error> {
         const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
         for file in [SCHEMA, "/usr/sbin/ovs-vswitchd", "/usr/sbin/ovsdb-server"] {
             if !Path::new(file).exists() {
@@ -43,6 +81,7 @@ impl DummySwitch {
         switch.spawn(
             "ovsdb-server",
             &[database.clone(), format!("--remote=punix:{socket}"), format!("--unixctl={}", switch.path("dbctl"))],
+            None,
         )?;
         let ready = || Path::new(&socket).exists();
         if !cpu::wait_for(Duration::from_secs(5), ready) {
@@ -50,29 +89,19 @@ impl DummySwitch {
         }
         switch.vsctl(&["--no-wait", "init"])?;
         let control = format!("--unixctl={}", switch.path("ctl"));
-        switch.spawn(
-            "ovs-vswitchd",
-            &[format!("unix:{socket}"), "--enable-dummy=override".into(), "--disable-system".into(), control],
-        )?;
-        let mut arguments = String::from("set Open_vSwitch . other_config:vlan-limit=2 -- add-br br0 -- set bridge br0 datapath_type=dummy fail-mode=secure");
-        for port in 1..=PORTS {
-            let _ =
-                write!(arguments, " -- add-port br0 p{port} -- set interface p{port} type=dummy ofport_request={port}");
-        }
-        switch.vsctl(&arguments.split(' ').collect::<Vec<_>>())?;
-        // As those do who use tunnel options.
-        let option = "{class=0x102,type=0x80,len=4}->tun_metadata0";
-        run("ovs-ofctl", &["-O", "OpenFlow15", "add-tlv-map", &switch.bridge(), option])?;
+        let mut arguments = vec![format!("unix:{socket}"), "--disable-system".into(), control];
+        arguments.extend(netns.is_none().then(|| "--enable-dummy=override".into()));
+        switch.spawn("ovs-vswitchd", &arguments, netns)?;
         Ok(switch)
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(crate) fn path(&self, name: &str) -> String {
         self.dir.path().join(name).display().to_string()
     }
 
-    fn spawn(&mut self, program: &str, arguments: &[String]) -> Result<(), Error> {
+    fn spawn(&mut self, program: &str, arguments: &[String], netns: Option<&Netns>) -> Result<(), Error> {
         let log = std::fs::File::create(self.path(&format!("{program}.out"))).map_err(Error::io("creating a log"))?;
-        let mut command = Command::new(program);
+        let mut command = netns.map_or_else(|| Command::new(program), |netns| netns.command(program));
         for variable in ["OVS_RUNDIR", "OVS_DBDIR", "OVS_LOGDIR", "OVS_SYSCONFDIR"] {
             command.env(variable, self.dir.path());
         }
@@ -117,6 +146,16 @@ impl DummySwitch {
         }
         flows.retain(|flow| self.takes(flow));
         Ok(())
+    }
+
+    /// A request to its control socket.
+    pub fn appctl(&self, words: &[&str]) -> Result<String, Error> {
+        run("ovs-appctl", &[&["-t", &self.path("ctl"), "-T", "20"], words].concat())
+    }
+
+    /// Its flows with what they counted.
+    pub fn dump_flows(&self) -> Result<String, Error> {
+        run("ovs-ofctl", &["-O", "OpenFlow15", "dump-flows", &self.bridge()])
     }
 
     /// What it says of a packet that comes back from the connection tracker with these states; with `learns` the packet has its effects on flows and addresses.
@@ -581,7 +620,8 @@ pub(crate) fn shared_dumps() -> Vec<(String, String)> {
     ["neutron_firewall.flows", "ovn_kubernetes_node.flows"].iter().filter_map(|n| read(n)).collect()
 }
 
-fn for_both(text: &str) -> String {
+/// A dump as both sides take it: see [`shared_dumps`].
+pub fn for_both(text: &str) -> String {
     let mut ports: Vec<&str> = Vec::new();
     let mut out = String::new();
     for (n, part) in text.split('"').enumerate() {

@@ -24,6 +24,7 @@ mod lines;
 mod listing;
 mod moving;
 mod node;
+mod openflow;
 mod region;
 mod replay;
 mod schema;

@@ -13,6 +13,8 @@ use std::process::ExitCode;
 ///
 /// It runs until SIGTERM or SIGINT. Program, tables and links are pinned: stopping, killing or upgrading it does not stop the fast
 /// path, and the next start takes over without a gap. `--uninstall` removes them.
+///
+/// With --openflow it is a switch by a flow file instead: nothing of it is pinned, and it forwards as long as it runs.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Configuration file, or folder of files; applied at every start, on top of the state. May be given several times [default: the
@@ -59,6 +61,8 @@ pub struct Args {
     /// Do not run: take the fast path of this instance off its ports and remove its tables.
     #[arg(long)]
     uninstall: bool,
+    #[command(flatten)]
+    openflow: crate::openflow::Args,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -106,6 +110,10 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     node::daemon::log_to_stderr();
+    if let Some(options) = args.openflow.options(global.socket()) {
+        node::openflow::run(&options)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let own_state = PathBuf::from("/var/lib/tunny").join(&global.instance);
     if args.state.is_none()
         && !args.no_state

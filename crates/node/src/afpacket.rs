@@ -33,10 +33,21 @@ pub struct PacketSocket {
     control: Vec<u8>,
     /// Where each packet received begins in its region, and its bytes.
     places: [(usize, usize); BURST],
+    /// What else is to be known of each.
+    marks: [Marks; BURST],
     /// Packets with a VLAN tag are for the gateway.
     tagged: bool,
     /// The port is a TUN interface: what it gives and takes has no Ethernet header.
     tun: bool,
+}
+
+/// What the kernel says of a packet besides its bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    /// Its checksum was left to the device.
+    pub unfinished: bool,
+    /// It is longer than a region, and what is there is its beginning.
+    pub cut: bool,
 }
 
 fn check(rc: libc::c_int) -> io::Result<libc::c_int> {
@@ -77,7 +88,8 @@ impl PacketSocket {
         let fd = socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_NONBLOCK, 0)?;
         bind(&fd, ifindex, 0)?;
         let (regions, control, places) = (Vec::new(), Vec::new(), [(0, 0); BURST]);
-        Ok(Self { fd, ifindex, regions, control, places, tagged: false, tun: false })
+        let marks = [Marks::default(); BURST];
+        Ok(Self { fd, ifindex, regions, control, places, marks, tagged: false, tun: false })
     }
 
     /// Opens a socket on `ifindex`. Workers that share a port give the same `fanout` group and split its flows. Needs
@@ -103,6 +115,7 @@ impl PacketSocket {
             regions: vec![0; REGION * BURST],
             control: vec![0; CONTROL * BURST],
             places: [(0, 0); BURST],
+            marks: [Marks::default(); BURST],
             tagged: false,
             tun: false,
         })
@@ -158,7 +171,12 @@ impl PacketSocket {
         for (i, message) in messages.iter().enumerate().take(received) {
             let len = message.msg_len as usize;
             let region = &mut self.regions[i * REGION..(i + 1) * REGION];
-            self.places[i] = match vlan_tag(&message.msg_hdr) {
+            let auxiliary = auxiliary(&message.msg_hdr);
+            self.marks[i] = Marks {
+                unfinished: auxiliary.is_some_and(|a| a.tp_status & libc::TP_STATUS_CSUMNOTREADY != 0),
+                cut: message.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
+            };
+            self.places[i] = match auxiliary.and_then(|a| vlan_tag(&a)) {
                 _ if self.tun => put_header(region, len),
                 None => (HEADROOM, len),
                 // The kernel has taken a tag off; such a packet is not for the gateway and the host has it already.
@@ -172,6 +190,11 @@ impl PacketSocket {
     /// The first `count` regions, each with where the packet received begins and its bytes.
     pub fn regions(&mut self, count: usize) -> impl Iterator<Item = (&mut [u8], (usize, usize))> {
         self.regions.chunks_exact_mut(REGION).zip(self.places).take(count)
+    }
+
+    /// What is to be known of the packets received besides their bytes.
+    pub fn marks(&self) -> [Marks; BURST] {
+        self.marks
     }
 
     /// Sends a frame; false if the kernel did not take it.
@@ -232,8 +255,8 @@ fn put_header(region: &mut [u8], len: usize) -> (usize, usize) {
     (start, len + ETHERNET)
 }
 
-/// The tag that the kernel has taken off a packet, as it stood there.
-fn vlan_tag(header: &libc::msghdr) -> Option<[u8; TAG]> {
+/// What the kernel says of a packet.
+fn auxiliary(header: &libc::msghdr) -> Option<libc::tpacket_auxdata> {
     // SAFETY: the header and its control buffer are live and were filled by the kernel; CMSG_FIRSTHDR checks the length.
     unsafe {
         let message = libc::CMSG_FIRSTHDR(header);
@@ -243,15 +266,19 @@ fn vlan_tag(header: &libc::msghdr) -> Option<[u8; TAG]> {
         {
             return None;
         }
-        let data: libc::tpacket_auxdata = std::ptr::read_unaligned(libc::CMSG_DATA(message).cast());
-        if data.tp_status & libc::TP_STATUS_VLAN_VALID == 0 {
-            return None;
-        }
-        let named = data.tp_status & libc::TP_STATUS_VLAN_TPID_VALID != 0;
-        let kind = if named { data.tp_vlan_tpid } else { libc::ETH_P_8021Q as u16 };
-        let ([a, b], [c, d]) = (kind.to_be_bytes(), data.tp_vlan_tci.to_be_bytes());
-        Some([a, b, c, d])
+        Some(std::ptr::read_unaligned(libc::CMSG_DATA(message).cast()))
     }
+}
+
+/// The tag that the kernel has taken off a packet, as it stood there.
+fn vlan_tag(data: &libc::tpacket_auxdata) -> Option<[u8; TAG]> {
+    if data.tp_status & libc::TP_STATUS_VLAN_VALID == 0 {
+        return None;
+    }
+    let named = data.tp_status & libc::TP_STATUS_VLAN_TPID_VALID != 0;
+    let kind = if named { data.tp_vlan_tpid } else { libc::ETH_P_8021Q as u16 };
+    let ([a, b], [c, d]) = (kind.to_be_bytes(), data.tp_vlan_tci.to_be_bytes());
+    Some([a, b, c, d])
 }
 
 /// Keeps the kernel from answering for the VXLAN port while the `user` engine serves it.

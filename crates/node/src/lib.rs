@@ -36,6 +36,7 @@ pub mod metrics;
 mod narrow;
 pub mod offline;
 mod openapi;
+pub mod openflow;
 pub mod paths;
 pub mod pcap;
 pub mod probes;

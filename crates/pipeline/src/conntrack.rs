@@ -2,8 +2,8 @@
 //! A connection tracker that a pipeline can observe as it observes the one of Open vSwitch's user-space datapath: zones, commit,
 //! marks and labels, address translation, and the states `new`, `est`, `rel`, `rpl`, `inv`, `trk`, `snat`, `dnat`.
 //!
-//! It sees keys, not packets. So TCP sequence windows are not checked, ICMP echo identifiers do not tell connections apart, and an
-//! ICMP error is `rel` only if the caller says which connection it is about ([`Conntrack::relate`]).
+//! It sees keys, not packets; whoever has the packet says what else counts ([`About`]). TCP sequence windows are not checked. Without a packet ICMP echo
+//! identifiers do not tell connections apart, and an ICMP error is `rel` only if the caller says which connection it is about ([`Conntrack::relate`]).
 //!
 //! Limits: at most [`Conntrack::limit`] connections; a commit beyond that forwards without remembering and is counted.
 use crate::field::Field;
@@ -12,6 +12,9 @@ use crate::nat;
 use crate::op::{Machine, Op, Sink, Target};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
+
+mod related;
+pub use related::{About, Carried};
 
 /// Bits of `ct_state`.
 pub mod state {
@@ -245,8 +248,13 @@ impl Conntrack {
     /// Takes a packet of a program through the tracker. Returns where it comes back, with its key then, if the call names a table; else only its
     /// addresses and ports may change, and the program goes on as if it had not been tracked.
     pub fn pass(&mut self, call: &CtCall, key: &mut Key, now: u64) -> Option<(u8, Key)> {
+        self.pass_packet(call, key, &mut About::default(), now)
+    }
+
+    /// The same of a packet that is there.
+    pub fn pass_packet(&mut self, call: &CtCall, key: &mut Key, about: &mut About, now: u64) -> Option<(u8, Key)> {
         let mut tracked = *key;
-        self.execute(call, &mut tracked, now);
+        self.execute_packet(call, &mut tracked, about, now);
         if call.table.is_none() {
             for field in [Field::NwSrc, Field::NwDst, Field::Ipv6Src, Field::Ipv6Dst, Field::TcpSrc, Field::TcpDst] {
                 key.set(field, tracked.get(field));
@@ -263,6 +271,10 @@ impl Conntrack {
 
     /// Takes a packet through the tracker at a time in nanoseconds: sets the `ct_` fields of the key and may rewrite addresses.
     pub fn execute(&mut self, call: &CtCall, key: &mut Key, now: u64) {
+        self.execute_packet(call, key, &mut About::default(), now);
+    }
+
+    fn execute_packet(&mut self, call: &CtCall, key: &mut Key, about: &mut About, now: u64) {
         if let Mode::Scripted(states) = &mut self.mode {
             // The states are those with which packets come back.
             let next = call.table.and_then(|_| states.pop_front()).unwrap_or(TRK | NEW) | TRK;
@@ -279,11 +291,18 @@ impl Conntrack {
             key.set(field, 0);
         }
         key.set(Field::CtZone, u128::from(call.zone));
-        let Some(tuple) = Tuple::of(key, call.zone) else {
+        if let (Some(error), false) = (about.error, about.damaged) {
+            let tuple = Tuple { zone: call.zone, ..error }.reversed();
+            return self.error(call, tuple, key, (mark, label), about, natted);
+        }
+        let Some(mut tuple) = Tuple::of(key, call.zone).filter(|_| !about.damaged) else {
             let related = self.relation(key, call.zone);
             key.set(Field::CtState, u128::from(TRK | related.unwrap_or(INV)));
             return;
         };
+        if matches!(tuple.proto, 1 | 58) {
+            (tuple.sport, tuple.dport) = (about.echo, about.echo);
+        }
         let mut state = natted;
         let mut found = self.find(&tuple, natted != 0);
         if let Some((id, true)) = found {

@@ -12,7 +12,7 @@ pub fn captured(link: u32, bytes: &[u8], port: u16) -> Result<Key, String> {
     const COOKED: &str = "the header of a capture on `any`";
     let mut key = Key::default();
     key.set(Field::InPort, port.into());
-    let mut at = Cursor { bytes, at: 0 };
+    let mut at = Cursor::new(bytes, false);
     let kind = match link {
         101 | 228 | 229 => match bytes.first().map(|b| b >> 4) {
             Some(4) => 0x0800,
@@ -43,39 +43,91 @@ pub fn captured(link: u32, bytes: &[u8], port: u16) -> Result<Key, String> {
 pub fn key_of(bytes: &[u8], port: u16) -> Result<Key, String> {
     let mut key = Key::default();
     key.set(Field::InPort, port.into());
-    let mut at = Cursor { bytes, at: 0 };
+    ethernet(&mut key, &mut Cursor::new(bytes, false))?;
+    Ok(key)
+}
+
+/// The match fields of a whole frame as a switch reads it that came in by a port, and where they stand: a header that cannot be right is none, and what is
+/// in front of it counts. None for what is shorter than the header of Ethernet.
+pub(crate) fn switched(bytes: &[u8], port: u16) -> Option<(Key, Layout)> {
+    let mut key = Key::default();
+    key.set(Field::InPort, port.into());
+    key.set(Field::PacketLen, bytes.len() as u128);
+    let mut at = Cursor::new(bytes, true);
+    let read = ethernet(&mut key, &mut at);
+    if bytes.len() < wire::ethernet::HEADER_LEN {
+        return None;
+    }
+    if read.is_err() && matches!(at.layout.network, Some((Network::Ipv6, _))) && key.get(Field::NwProto) == 0 {
+        // Where the chain of headers leads nowhere the addresses are all that is known.
+        [Field::NwTos, Field::NwTtl, Field::Ipv6Label, Field::NwFrag].iter().for_each(|field| key.set(*field, 0));
+    }
+    Some((key, at.layout))
+}
+
+/// The header of Ethernet and everything behind it.
+fn ethernet(key: &mut Key, at: &mut Cursor<'_>) -> Result<(), String> {
     key.set(Field::EthDst, at.take(6, "the destination MAC address")?);
     key.set(Field::EthSrc, at.take(6, "the source MAC address")?);
     let kind = at.take(2, "the Ethernet type")?;
-    payload(&mut key, &mut at, kind)?;
-    Ok(key)
+    payload(key, at, kind)
+}
+
+/// A header of the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Network {
+    Ipv4,
+    Ipv6,
+    Arp,
+}
+
+/// Where the fields of a key stand in a frame.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Layout {
+    /// VLAN tags behind the addresses, as far as the key has them.
+    pub tags: usize,
+    /// Where the Ethernet type stands, behind them.
+    pub kind: usize,
+    /// MPLS labels behind it, as far as the key has them.
+    pub labels: usize,
+    /// The header that follows, if it is one.
+    pub network: Option<(Network, usize)>,
+    /// The header of the protocol above it, if it is there.
+    pub transport: Option<usize>,
+    /// Where the packet ends: behind that there is padding.
+    pub end: usize,
+    /// The addresses of IPv6 are not all: a routing header has the last one.
+    pub routed: bool,
 }
 
 /// Everything behind an Ethernet type.
 fn payload(key: &mut Key, at: &mut Cursor<'_>, mut kind: u128) -> Result<(), String> {
     for (tpid, tci) in [(Field::VlanTpid, Field::VlanTci), (Field::InnerTpid, Field::InnerTci)] {
-        if matches!(kind, 0x8100 | 0x88a8) {
+        if matches!(kind, 0x8100 | 0x88a8) && (!at.whole || at.left() >= 4) {
+            let tag = at.take(2, "a VLAN tag")?;
             key.set(tpid, kind);
-            key.set(tci, at.take(2, "a VLAN tag")? | 0x1000);
+            key.set(tci, tag | 0x1000);
             kind = at.take(2, "the Ethernet type")?;
+            at.layout.tags += 1;
         }
     }
     if kind < 0x600 {
         // A length; LLC and SNAP with no organisation of their own say the type.
         let snap = at.bytes.get(at.at..at.at + 6) == Some(&[0xaa, 0xaa, 3, 0, 0, 0]);
-        kind = match snap {
+        kind = match snap && (!at.whole || at.left() >= 8) {
             true => {
                 at.at += 6;
-                at.take(2, "the Ethernet type")?
+                Some(at.take(2, "the Ethernet type")?).filter(|kind| *kind >= 0x600).unwrap_or(0x05ff)
             }
             false => 0x05ff,
         };
     }
     key.set(Field::EthType, kind);
+    at.layout.kind = at.at.saturating_sub(2);
     match kind {
         0x0800 => ipv4(key, at),
         0x86dd => ipv6(key, at),
-        0x0806 => arp(key, at),
+        0x0806 | 0x8035 => arp(key, at),
         0x8847 | 0x8848 => mpls(key, at),
         _ => Ok(()),
     }
@@ -84,9 +136,37 @@ fn payload(key: &mut Key, at: &mut Cursor<'_>, mut kind: u128) -> Result<(), Str
 struct Cursor<'a> {
     bytes: &'a [u8],
     at: usize,
+    layout: Layout,
+    /// The frame is whole: lengths in its headers must agree with it, and headers must be there as a whole.
+    whole: bool,
 }
 
-impl Cursor<'_> {
+impl<'a> Cursor<'a> {
+    fn new(bytes: &'a [u8], whole: bool) -> Cursor<'a> {
+        Cursor { bytes, at: 0, layout: Layout { end: bytes.len(), ..Layout::default() }, whole }
+    }
+
+    fn left(&self) -> usize {
+        self.bytes.len().saturating_sub(self.at)
+    }
+
+    /// A header of the network begins here. In a whole frame a packet of so many bytes must follow, and little behind it.
+    fn network(&mut self, kind: Network, sound: Option<usize>) -> Result<(), String> {
+        const PADDING_MAX: usize = 255;
+        if self.whole {
+            let bytes = sound.filter(|bytes| (self.left().saturating_sub(PADDING_MAX)..=self.left()).contains(bytes));
+            let bytes = bytes.ok_or("the lengths of the packet contradict each other")?;
+            self.bytes = &self.bytes[..self.at + bytes];
+            self.layout.end = self.bytes.len();
+        }
+        self.layout.network = Some((kind, self.at));
+        Ok(())
+    }
+
+    /// Some byte that follows, 0 if there is none.
+    fn peek(&self, n: usize) -> usize {
+        self.bytes.get(self.at + n).copied().unwrap_or(0).into()
+    }
     fn take(&mut self, n: usize, what: &str) -> Result<u128, String> {
         let field = self
             .bytes
@@ -99,6 +179,8 @@ impl Cursor<'_> {
 
 fn ipv4(key: &mut Key, at: &mut Cursor<'_>) -> Result<(), String> {
     let begin = at.at;
+    let (header, total) = ((at.peek(0) & 15) * 4, at.peek(2) << 8 | at.peek(3));
+    at.network(Network::Ipv4, Some(total).filter(|total| (20..=*total).contains(&header)))?;
     let length = at.take(1, "the IPv4 header")? & 15;
     key.set(Field::NwTos, at.take(1, "the IPv4 header")?);
     at.take(4, "the IPv4 header")?;
@@ -123,6 +205,7 @@ fn ipv4(key: &mut Key, at: &mut Cursor<'_>) -> Result<(), String> {
 }
 
 fn ipv6(key: &mut Key, at: &mut Cursor<'_>) -> Result<(), String> {
+    at.network(Network::Ipv6, Some(40 + (at.peek(4) << 8 | at.peek(5))))?;
     let word = at.take(4, "the IPv6 header")?;
     key.set(Field::NwTos, word >> 20 & 0xff);
     key.set(Field::Ipv6Label, word & 0xf_ffff);
@@ -133,6 +216,7 @@ fn ipv6(key: &mut Key, at: &mut Cursor<'_>) -> Result<(), String> {
     key.set(Field::Ipv6Dst, at.take(16, "the IPv6 header")?);
     // Options that only have to be stepped over; a fragment ends the search.
     while matches!(next, 0 | 43 | 60) {
+        at.layout.routed |= next == 43;
         let after = at.take(1, "an IPv6 extension header")?;
         let more = at.take(1, "an IPv6 extension header")?;
         at.at += 6 + more as usize * 8;
@@ -153,6 +237,16 @@ fn ipv6(key: &mut Key, at: &mut Cursor<'_>) -> Result<(), String> {
 }
 
 fn transport(key: &mut Key, at: &mut Cursor<'_>, protocol: u128) -> Result<(), String> {
+    let least = match protocol {
+        6 => 20,
+        132 => 12,
+        1 | 17 | 58 => 8,
+        _ => 0,
+    };
+    if at.whole && at.left() < least {
+        return Err("the packet ends within a header".into());
+    }
+    at.layout.transport = Some(at.at);
     match protocol {
         6 | 17 | 132 => {
             key.set(Field::TcpSrc, at.take(2, "the ports")?);
@@ -182,20 +276,24 @@ fn mpls(key: &mut Key, at: &mut Cursor<'_>) -> Result<(), String> {
     for field in [Field::MplsLse0, Field::MplsLse1, Field::MplsLse2] {
         let label = at.take(4, "an MPLS label")?;
         key.set(field, label);
+        at.layout.labels += 1;
         bottom = label & 0x100 != 0;
         if bottom {
             break;
         }
     }
     let mut carried = *key;
+    let behind = at.layout;
     let read = match at.bytes.get(at.at).filter(|_| bottom).map(|byte| byte >> 4) {
         Some(4) => ipv4(&mut carried, at),
         Some(6) => ipv6(&mut carried, at),
         _ => return Ok(()),
     };
     // It may be something else, so what cannot be read is none; addresses of a frame that was cut behind them are there.
-    if read.is_ok() || carried.get(Field::NwDst) != 0 || carried.get(Field::Ipv6Dst) != 0 {
-        *key = carried;
+    let cut = !at.whole && (carried.get(Field::NwDst) != 0 || carried.get(Field::Ipv6Dst) != 0);
+    match read.is_ok() || cut {
+        true => *key = carried,
+        false => at.layout = behind,
     }
     Ok(())
 }
@@ -221,8 +319,14 @@ fn neighbour(key: &mut Key, at: &mut Cursor<'_>) {
 }
 
 fn arp(key: &mut Key, at: &mut Cursor<'_>) -> Result<(), String> {
+    // Of Ethernet and IPv4, or a switch sees nothing in it.
+    if at.whole && (at.left() < 28 || at.bytes.get(at.at..at.at + 6) != Some(&[0, 1, 8, 0, 6, 4])) {
+        return Err("an ARP message of another kind".into());
+    }
+    at.layout.network = Some((Network::Arp, at.at));
     at.take(6, "the ARP header")?;
-    key.set(Field::ArpOp, at.take(2, "the ARP header")? & 0xff);
+    let operation = at.take(2, "the ARP header")?;
+    key.set(Field::ArpOp, if at.whole && operation > 0xff { 0 } else { operation & 0xff });
     key.set(Field::ArpSha, at.take(6, "the ARP header")?);
     key.set(Field::ArpSpa, at.take(4, "the ARP header")?);
     key.set(Field::ArpTha, at.take(6, "the ARP header")?);

@@ -6,6 +6,8 @@
 //! connection tracker that names a table begins another one); every pass is recorded as a [`Traversal`] of [`Step`]s,
 //! each with the exact bits it depended on and the [`Op`]s it did, so that a cache can replay any range of them on another key.
 //!
+//! A [`Switch`] does all that to real frames: it reads them, and writes what the program made of them.
+//!
 //! No I/O, no clock, no randomness: times come in as arguments in nanoseconds.
 #![forbid(unsafe_code)]
 
@@ -29,7 +31,9 @@ mod matching;
 mod nat;
 pub mod op;
 mod pipeline;
+mod rewrite;
 mod select;
+mod switch;
 pub mod text;
 pub mod traversal;
 mod trie;
@@ -46,6 +50,8 @@ pub use learn::{Learn, Source, Spec};
 pub use matching::Match;
 pub use op::{Machine, Need, Op, Reason, Sink, Target, ToController};
 pub use pipeline::{FlowMod, Names, Pipeline, Rule, RuleId, FLOWS_MAX, TABLES};
+pub use rewrite::finish_checksum;
 pub use select::{Algorithm, Bundle, Multipath, PORT_NONE};
+pub use switch::{Count, FlowCount, Loss, Switch, Totals};
 pub use text::{Import, ImportError, ImportErrors, ImportOptions};
 pub use traversal::{Check, Entry, Failure, Remark, Return, Step, Traversal, Uncacheable};

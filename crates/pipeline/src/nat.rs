@@ -40,7 +40,8 @@ pub(crate) fn choose(nat: &Nat, forward: &Tuple, taken: impl Fn(&Tuple) -> bool)
                 return None;
             }
             let port = match (ports, offset) {
-                (false, _) => 0,
+                // Of an echo it is the identifier, which stays.
+                (false, _) => own_port,
                 (true, 0) => wanted,
                 (true, n) => low + ((u32::from(wanted.wrapping_sub(low)) + n) % range) as u16,
             };

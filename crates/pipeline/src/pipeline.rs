@@ -385,6 +385,28 @@ impl Pipeline {
         all
     }
 
+    /// Meters that flows and buckets name.
+    pub fn meters(&self) -> BTreeSet<u32> {
+        let mut all = BTreeSet::new();
+        self.each_action(&mut |action| {
+            if let Action::Meter(id) = action {
+                all.insert(*id);
+            }
+        });
+        all
+    }
+
+    /// Ports that flows and buckets name to send packets to.
+    pub fn output_ports(&self) -> BTreeSet<u16> {
+        let mut all = BTreeSet::new();
+        self.each_action(&mut |action| {
+            if let Action::Output(port) | Action::OutputTruncated { port, .. } = action {
+                all.insert(*port);
+            }
+        });
+        all
+    }
+
     /// Tables without flows to which flows and buckets lead: packets are dropped there.
     pub fn dead_ends(&self) -> BTreeSet<u8> {
         let mut all = BTreeSet::new();

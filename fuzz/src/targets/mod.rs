@@ -12,6 +12,7 @@ mod profiles;
 mod requests;
 mod rules;
 mod state;
+mod switches;
 mod views;
 
 /// A fuzz target.
@@ -44,6 +45,7 @@ pub fn all() -> Vec<Box<dyn Target>> {
         Box::new(flows::Flows),
         Box::new(flows::Packets),
         Box::new(flows::Traces),
+        Box::new(switches::Switches::new()),
         Box::new(captures::Capture),
         Box::new(messages::Netlink),
         Box::new(messages::Event),
