@@ -21,6 +21,7 @@ mod host_agent;
 mod host_commands;
 mod lines;
 mod listing;
+mod mirrors;
 mod moving;
 mod node;
 mod region;

@@ -107,6 +107,7 @@ const REQUESTS: &[Request] = &[
     get("/v1/underlay", &[], "The netlink watcher."),
     get("/v1/states", &[], "The state table and its agent."),
     get("/v1/shaping", &[], "Lines and VMs that are shaped, and what waits."),
+    get("/v1/mirrors", &[], "What is mirrored, and what was not."),
     get("/v1/migration", &[], "What has migrated to the software path."),
     Request {
         answer: Answer::Lines(schema_of::<VmCounters>),
@@ -142,6 +143,10 @@ const REQUESTS: &[Request] = &[
         ..post("/v1/rollback", ROLLBACK, "The configuration of a generation, as a change of its own.")
     },
     post("/v1/trace", &[], "The path of one packet with every table entry that it met."),
+    Request {
+        answer: Answer::Lines(schema_of::<crate::live::Followed>),
+        ..post("/v1/trace/live", &[], "What each packet of a flow meets, as they come.")
+    },
     Request { answer: Answer::Stream, ..post("/v1/capture", &[], "Packets and events as they happen.") },
     Request {
         answer: Answer::Lines(schema_of::<SessionView>),

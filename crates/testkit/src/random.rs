@@ -275,6 +275,7 @@ fn vpc(r: &mut Rng, vni: u32, vnis: &[u32], region: &Region, size: Size) -> Vpc 
             nc: r.pick(&region.ncs).addr,
             meter: meter(r),
             shape: (shaped && r.chance(30)).then(|| classes(vni, i as u64)),
+            mirrored: false,
         };
         if vm.v4.is_some() || vm.v6.is_some() {
             vpc.vms.push(vm);
