@@ -8,6 +8,7 @@ mod edges;
 mod hosts;
 
 use crate::layers::*;
+use crate::mirror::Mirror;
 use crate::oracle;
 use crate::region::*;
 use crate::rng::Rng;
@@ -167,6 +168,13 @@ pub fn change(r: &mut Rng, region: &mut Region) {
             hop.mac = r.chance(80).then(|| mac(r));
         }
     }
+    // Mirrors come, go, and follow their VMs.
+    if !region.mirrors.is_empty() && r.chance(25) {
+        region.mirrors.clear();
+    } else if r.chance(4) {
+        mirrors_of(r, region);
+    }
+    region.note_mirrored();
 }
 
 /// The first or last address that a route covers, or the one beyond.
@@ -230,6 +238,33 @@ fn path(r: &mut Rng) -> u64 {
         3 => abi::POLICY_PATH_SESSIONS,
         _ => 0,
     }
+}
+
+/// Mirrors some VMs of a region, to NCs that stand for collectors and to other VMs of theirs.
+pub fn mirrors_of(r: &mut Rng, region: &mut Region) {
+    for n in 0..1 + r.below(2) {
+        let vpc = &region.vpcs[r.below(region.vpcs.len())];
+        let Some(target) = vpc.vms.get(r.below(vpc.vms.len().max(1))).map(|vm| vm.name.clone()) else { continue };
+        let of: Vec<String> = vpc.vms.iter().map(|vm| vm.name.clone()).filter(|_| r.chance(40)).collect();
+        let to_vm = r.chance(35) && !of.contains(&target);
+        let to = if to_vm { target } else { r.pick(&region.ncs).name.clone() };
+        let pattern = *r.pick(&["udp", "tcp/80", "any 10.0.0.0/8", "udp/0-1024"]);
+        let (ingress, egress) = *r.pick(&[(true, true), (true, false), (false, true)]);
+        region.mirrors.retain(|m| m.name != format!("m{n}"));
+        region.mirrors.push(Mirror {
+            name: format!("m{n}"),
+            of,
+            ingress,
+            egress,
+            patterns: if r.chance(40) { vec![pattern.parse().unwrap_or_default()] } else { Vec::new() },
+            bytes: if r.chance(30) { 64 + r.below(200) as u16 } else { 0 },
+            limit: Limit::default(),
+            to_vm,
+            to,
+            vni: 0xff_f000 + n as u32,
+        });
+    }
+    region.note_mirrored();
 }
 
 /// The classes of a VM that is shaped; no two have one in common.

@@ -51,6 +51,7 @@ impl Model {
         let mut found: Vec<Found<'_>> = Vec::new();
         let mut mirrored = 0;
         for m in in_turn(&self.named.mirrors, |name| described(Kind::Mirror, name)) {
+            let m: &Mirror = m;
             let faults = self.faults_of_mirror(m);
             let whole = faults.is_empty();
             out.extend(faults.into_iter().map(|(field, problem)| (Kind::Mirror, m.name.clone(), field, problem)));
