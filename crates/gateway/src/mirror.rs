@@ -303,10 +303,10 @@ impl From<DropReason> for Not {
 
 /// Sends a copy; the bytes of the frame that are in it.
 fn send<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, m: &Mirror, inner: &[u8]) -> Result<usize, Not> {
-    let way = way(w, p, m)?;
-    let inside = way.inside.as_ref().map_or(0, Inside::len);
-    let room = (usize::from(way.path.nexthop.mtu) + ethernet::HEADER_LEN)
-        .checked_sub(way.path.overhead() + inside)
+    let out = outgoing(w, p, m)?;
+    let inside = out.inside.as_ref().map_or(0, Inside::len);
+    let room = (usize::from(out.path.nexthop.mtu) + ethernet::HEADER_LEN)
+        .checked_sub(out.path.overhead() + inside)
         .filter(|room| *room >= LEAST)
         .ok_or(Not::Unreachable)?;
     if !rate_limit(m.spec.limit.word(), &m.counts.tat, w.now) {
@@ -315,23 +315,23 @@ fn send<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, m: &Mirror, inner: &[u8]) 
     let wanted = if m.spec.bytes == 0 { usize::MAX } else { usize::from(m.spec.bytes) };
     let frame = &inner[..inner.len().min(wanted).min(room)];
     let tos = Tos::new(&w.settings, 0, 0, 0).outer;
-    let carrier = way.path.carrier(tos, way.flow, way.vni);
+    let carrier = out.path.carrier(tos, out.flow, out.vni);
     let at = carrier.overhead();
     let mut data = w.output.buffer(at + inside + frame.len());
     data[at + inside..].copy_from_slice(frame);
-    if let Some(inside) = &way.inside {
+    if let Some(inside) = &out.inside {
         inside.write(&mut data[at..], m.spec.vni, frame.len());
     }
     let len = data.len() - at;
     carrier.encapsulate(&mut data, at, len, &w.settings)?;
-    let ifindex: IfIndex = way.path.nexthop.ifindex;
+    let ifindex: IfIndex = out.path.nexthop.ifindex;
     let packet = Generated { data, ifindex, cause: usize::from(p.index), classes: Classes::NONE };
     w.generate(p, Stage::Emit, packet);
     Ok(frame.len())
 }
 
 /// How a copy travels.
-struct Way {
+struct Outgoing {
     path: Path,
     /// Hash of the flow that the tunnel has inside: of the mirrored packet, or of the packet to the VM.
     flow: u64,
@@ -342,7 +342,7 @@ struct Way {
 }
 
 /// The way to a mirror's collector.
-fn way<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, m: &Mirror) -> Result<Way, Not> {
+fn outgoing<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, m: &Mirror) -> Result<Outgoing, Not> {
     match m.spec.collector {
         Collector::Address(address) => {
             let nc = match address {
@@ -350,7 +350,7 @@ fn way<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, m: &Mirror) -> Result<Way, 
                 IpAddr::V6(a) => w.tables.nc_by_addr6(Addr::v6(a.to_bits()).halves()),
             };
             let path = w.path_to(nc.ok_or(Not::Unreachable)?, p.flow)?;
-            Ok(Way { path, flow: p.flow, vni: m.spec.vni, inside: None })
+            Ok(Outgoing { path, flow: p.flow, vni: m.spec.vni, inside: None })
         }
         Collector::Vm { vni, address, from } => {
             let tenant = w.tables.tenant(vni).ok_or(Not::Unreachable)?;
@@ -362,7 +362,7 @@ fn way<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, m: &Mirror) -> Result<Way, 
             let ports = (source_port(p.flow), w.settings.port);
             let inside = Inside { macs: (vm.mac, tenant.gateway_mac()), from, to: address, ports };
             let flow = inside.flow();
-            Ok(Way { path: w.path_to_vm(vni, &vm, flow)?, flow, vni, inside: Some(inside) })
+            Ok(Outgoing { path: w.path_to_vm(vni, &vm, flow)?, flow, vni, inside: Some(inside) })
         }
     }
 }

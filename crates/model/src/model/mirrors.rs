@@ -94,7 +94,7 @@ impl Model {
         };
         m.vms.iter().enumerate().for_each(|(i, name)| drop(vm(format!("spec.vms[{i}]"), name)));
         let target = m.to_vm.as_ref().and_then(|name| Some((name, vm("spec.target.vm".into(), name)?)));
-        if let Some((name, mac)) = target.filter(|(_, mac)| self.mirror_way(vpc, *mac).is_none()) {
+        if let Some((name, mac)) = target.filter(|(_, mac)| self.copy_ends(vpc, *mac).is_none()) {
             let families: Vec<&str> = self.vpc(vpc).vms.get(&mac).map_or_else(Vec::new, |vm| {
                 let of = |v6: bool| vm.addresses.iter().any(|a| a.is_ipv6() == v6);
                 [(false, "IPv4"), (true, "IPv6")].into_iter().filter(|(v6, _)| of(*v6)).map(|(_, word)| word).collect()
@@ -121,7 +121,7 @@ impl Model {
     }
 
     /// An address of a VM, and one of its VPC's gateway of the same family: IPv4 before IPv6.
-    fn mirror_way(&self, vpc: u32, mac: Mac) -> Option<(IpAddr, IpAddr)> {
+    fn copy_ends(&self, vpc: u32, mac: Mac) -> Option<(IpAddr, IpAddr)> {
         let (state, vm) = (self.vpc(vpc), self.vpc(vpc).vms.get(&mac)?);
         [false, true].into_iter().find_map(|v6| {
             let to = vm.addresses.iter().find(|a| a.is_ipv6() == v6)?;
@@ -134,7 +134,7 @@ impl Model {
     /// Where copies for a VM go: its VPC, its address, and the gateway's that they come from.
     pub fn mirror_target(&self, vm: &Name) -> Option<(Vni, IpAddr, IpAddr)> {
         let (vpc, mac) = self.find_vm(vm)?;
-        let (to, from) = self.mirror_way(vpc, mac)?;
+        let (to, from) = self.copy_ends(vpc, mac)?;
         Some((self.vpc(vpc).spec.vni, to, from))
     }
 
@@ -147,10 +147,10 @@ impl Model {
         // Mirrors that the copies of `m` come to, each with that by which they do.
         let mut reached: Vec<(Place, String)> = vec![(target, String::new())];
         let mut seen = BTreeSet::from([target]);
-        while let Some((at, way)) = reached.pop() {
+        while let Some((at, steps)) = reached.pop() {
             for (other, to) in before {
                 let (Some(place), Some(to)) = (self.place_in(other, at), *to) else { continue };
-                let step = format!("{way}, Mirror `{}` is of it ({place}) and copies to `{}` (spec.target.vm)", other.name, other.to_vm.as_deref().unwrap_or_default());
+                let step = format!("{steps}, Mirror `{}` is of it ({place}) and copies to `{}` (spec.target.vm)", other.name, other.to_vm.as_deref().unwrap_or_default());
                 if let Some(place) = self.place_in(m, to) {
                     return Some(format!("closes a loop: Vm `{name}` gets copies{step}, which this Mirror is of ({place})"));
                 }
