@@ -24,6 +24,8 @@ enum Answer {
     Json,
     /// JSON objects, one a line, and an end line.
     Lines(fn() -> Value),
+    /// JSON objects, one a line as they come.
+    Following(fn() -> Value),
     /// A stream of events until the client closes it.
     Stream,
     /// Text of Prometheus.
@@ -144,7 +146,7 @@ const REQUESTS: &[Request] = &[
     },
     post("/v1/trace", &[], "The path of one packet with every table entry that it met."),
     Request {
-        answer: Answer::Lines(schema_of::<crate::live::Followed>),
+        answer: Answer::Following(schema_of::<crate::live::Followed>),
         ..post("/v1/trace/live", &[], "What each packet of a flow meets, as they come.")
     },
     Request { answer: Answer::Stream, ..post("/v1/capture", &[], "Packets and events as they happen.") },
@@ -202,6 +204,7 @@ fn operation(r: &Request) -> Value {
     let (form, what) = match r.answer {
         Answer::Json => ("application/json", "The answer."),
         Answer::Lines(_) => ("application/x-ndjson", "JSON objects, one a line; the last is `end` with how it ended."),
+        Answer::Following(_) => ("application/x-ndjson", "JSON objects, one a line, until there are as many as wanted."),
         Answer::Stream => ("application/octet-stream", "Events until the client closes the connection."),
         Answer::Metrics => ("text/plain", "The exposition format of Prometheus, or OpenMetrics if that is accepted."),
     };
@@ -217,6 +220,9 @@ fn operation(r: &Request) -> Value {
     if let Answer::Lines(line) = r.answer {
         let end = json!({"type": "object", "required": ["end"], "properties": {"end": schema_of::<ListEnd>()}});
         responses["200"]["content"][form]["schema"] = json!({"anyOf": [line(), end]});
+    }
+    if let Answer::Following(line) = r.answer {
+        responses["200"]["content"][form]["schema"] = line();
     }
     for (status, why) in answers {
         responses[status] = refused.clone();
