@@ -9,9 +9,8 @@ pub fn text(list: &[MirrorView]) -> String {
     if list.is_empty() {
         return "nothing is mirrored: a Mirror says what is\n".into();
     }
-    let head = [
-        "mirror", "vms", "direction", "target", "vni", "copies", "bytes", "cut", "limited", "unreachable", "again",
-    ];
+    let head =
+        ["mirror", "vms", "direction", "target", "vni", "copies", "bytes", "cut", "limited", "unreachable", "again"];
     let row = |m: &MirrorView| {
         let numbers = [m.copies, m.bytes, m.cut, m.limited, m.unreachable, m.again].map(|n| n.to_string());
         let own = [m.mirror.clone(), m.vms.to_string(), m.direction.clone(), m.target.clone(), m.vni.to_string()];

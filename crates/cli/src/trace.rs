@@ -103,8 +103,7 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
 /// Shows packets of a flow as they come.
 fn live(args: &Args, global: &Global) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(args.engine == EngineArg::User, "--live shows what the software path does: leave out --engine");
-    let request =
-        node::live::Request { flow: args.description.join(" "), count: args.count, seconds: args.seconds };
+    let request = node::live::Request { flow: args.description.join(" "), count: args.count, seconds: args.seconds };
     let client = global.node_client()?;
     let (mut buffer, mut seen, mut failed) = (Vec::new(), 0, None);
     say("tunny: following; Ctrl-C stops");
@@ -133,7 +132,8 @@ fn one(line: &[u8], format: Format) -> anyhow::Result<()> {
         return print(&String::from_utf8_lossy(line));
     }
     let packet: Followed = serde_json::from_slice(line)?;
-    let left_out = if packet.left_out > 0 { format!(", {} left out before it", packet.left_out) } else { String::new() };
+    let left_out =
+        if packet.left_out > 0 { format!(", {} left out before it", packet.left_out) } else { String::new() };
     let seconds = packet.time_ms as f64 / 1e3;
     print(&format!(
         "packet {} at {seconds:.3}, port {}{left_out}\n{}\n",

@@ -127,7 +127,10 @@ fn what_a_vm_sends_and_gets_arrives_at_a_collector_until_the_mirror_goes() {
     let ping = traffic::ping(&region.ns("blue-1"), "10.1.0.11", 10, &["-q", "-i", "0.01"]).unwrap();
     assert!(ping.received >= 9, "{}", ping.output);
     let copies = take(&vm);
-    assert!(copies.len() >= 10 && copies.iter().all(|c| c.vni == 5001 && c.frame[6..12] == [2, 0, 0, 0x64, 0, 0x11]), "{copies:?}");
+    assert!(
+        copies.len() >= 10 && copies.iter().all(|c| c.vni == 5001 && c.frame[6..12] == [2, 0, 0, 0x64, 0, 0x11]),
+        "{copies:?}"
+    );
 
     // A mirror that would mirror itself.
     let file = region.names.dir().join("loop.yaml");

@@ -148,7 +148,15 @@ fn vm_spec(mac: Mac, vm: VmView<'_>, mirrored: bool) -> VmSpec {
             other => more.push(other),
         }
     }
-    VmSpec { mac: mac.0, ipv4, ipv6, more, nc: vm.nc, meter: meter_spec(vm.meter), shaped: vm.shape.is_some() || mirrored }
+    VmSpec {
+        mac: mac.0,
+        ipv4,
+        ipv6,
+        more,
+        nc: vm.nc,
+        meter: meter_spec(vm.meter),
+        shaped: vm.shape.is_some() || mirrored,
+    }
 }
 
 fn route_spec(prefix: Prefix, target: Scope<Vni>) -> tables::Route {

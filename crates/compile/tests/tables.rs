@@ -155,11 +155,17 @@ fn mirrors_mark_their_vms_and_leave_them_as_they_were() {
         assert_eq!(dump(&w), dump(&filled(&model)));
         (marked, w.ncs().len(), model.conntrack().edge.mirrored.len())
     };
-    let mirror = |spec: &str| format!("{{apiVersion: tunny/v1, kind: Mirror, metadata: {{name: m}}, spec: {{vpc: red, {spec}}}}}");
+    let mirror = |spec: &str| {
+        format!("{{apiVersion: tunny/v1, kind: Mirror, metadata: {{name: m}}, spec: {{vpc: red, {spec}}}}}")
+    };
     assert_eq!(apply(base, None), ([false, false], 1, 0));
     assert_eq!(apply(&mirror("vms: [a], target: {collector: 192.0.2.50, vni: 99}"), None), ([true, false], 2, 1));
     assert_eq!(apply(&mirror("vms: [b], target: {collector: 192.0.2.51, vni: 99}"), None), ([false, true], 2, 1));
-    assert_eq!(apply(&mirror("target: {vm: b, vni: 99}"), None), ([true, false], 1, 1), "all but the one that gets copies");
+    assert_eq!(
+        apply(&mirror("target: {vm: b, vni: 99}"), None),
+        ([true, false], 1, 1),
+        "all but the one that gets copies"
+    );
     let third = "{apiVersion: tunny/v1, kind: Vm, metadata: {name: c}, spec: {vpc: red, addresses: [10.0.0.7], mac: '02:00:00:00:00:07', nc: n}}";
     assert_eq!(apply(third, None), ([true, false], 1, 2), "a VM that comes to a mirrored VPC");
     assert_eq!(apply("", Some("m")), ([false, false], 1, 0));

@@ -238,13 +238,7 @@ impl L4 {
 
 /// Copies a frame for every mirror of a VM that it is for.
 #[cold]
-fn copy<R: Recorder>(
-    w: &mut Work<'_, R>,
-    p: &Packet,
-    source: (Vni, u64),
-    direction: RuleDirection,
-    inner: &[u8],
-) {
+fn copy<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, source: (Vni, u64), direction: RuleDirection, inner: &[u8]) {
     let Some(mirrors) = w.sessions.map(|sight| sight.mirrors).filter(|_| R::COUNTS) else { return };
     let Some(seen) = Seen::read(inner) else { return };
     let again = seen.vni.is_some_and(|(port, vni)| port == w.settings.port && mirrors.vnis.contains(&vni));

@@ -103,9 +103,7 @@ impl Pattern {
             let again = match key {
                 "vpc" => whose.replace(Whose::Vpc(value.into())).is_some(),
                 "vm" => whose.replace(Whose::Vm(value.into())).is_some(),
-                "vni" => {
-                    whose.replace(Whose::Vni(Vni(value.parse().map_err(|_| wrong("that is no VNI"))?))).is_some()
-                }
+                "vni" => whose.replace(Whose::Vni(Vni(value.parse().map_err(|_| wrong("that is no VNI"))?))).is_some(),
                 "src" => p.ends[0].replace(address()?).is_some(),
                 "dst" => p.ends[1].replace(address()?).is_some(),
                 "sport" => p.ports[0].replace(port()?).is_some(),

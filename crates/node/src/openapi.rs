@@ -204,7 +204,9 @@ fn operation(r: &Request) -> Value {
     let (form, what) = match r.answer {
         Answer::Json => ("application/json", "The answer."),
         Answer::Lines(_) => ("application/x-ndjson", "JSON objects, one a line; the last is `end` with how it ended."),
-        Answer::Following(_) => ("application/x-ndjson", "JSON objects, one a line, until there are as many as wanted."),
+        Answer::Following(_) => {
+            ("application/x-ndjson", "JSON objects, one a line, until there are as many as wanted.")
+        }
         Answer::Stream => ("application/octet-stream", "Events until the client closes the connection."),
         Answer::Metrics => ("text/plain", "The exposition format of Prometheus, or OpenMetrics if that is accepted."),
     };

@@ -41,13 +41,7 @@ impl Paths {
 }
 
 /// Enters where VPCs are served, those with these VNIs or all. `live`: those of which a flow is followed, in software whatever else is said.
-pub(crate) fn enter(
-    writer: &mut Writer,
-    model: &Model,
-    decided: &Paths,
-    live: &BTreeSet<Vni>,
-    vnis: Option<&[Vni]>,
-) {
+pub(crate) fn enter(writer: &mut Writer, model: &Model, decided: &Paths, live: &BTreeSet<Vni>, vnis: Option<&[Vni]>) {
     let views: Box<dyn Iterator<Item = _>> = match vnis {
         Some(vnis) => Box::new(vnis.iter().filter_map(|vni| model.vpc_of_vni(*vni))),
         None => Box::new(model.vpcs_by_vni().into_values()),

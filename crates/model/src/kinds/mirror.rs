@@ -29,11 +29,8 @@ pub enum MirrorDirection {
 }
 
 impl MirrorDirection {
-    const ALL: [(&str, MirrorDirection); 3] = [
-        ("both", MirrorDirection::Both),
-        ("ingress", MirrorDirection::Ingress),
-        ("egress", MirrorDirection::Egress),
-    ];
+    const ALL: [(&str, MirrorDirection); 3] =
+        [("both", MirrorDirection::Both), ("ingress", MirrorDirection::Ingress), ("egress", MirrorDirection::Egress)];
 }
 
 fields! {

@@ -150,9 +150,15 @@ impl Model {
         while let Some((at, steps)) = reached.pop() {
             for (other, to) in before {
                 let (Some(place), Some(to)) = (self.place_in(other, at), *to) else { continue };
-                let step = format!("{steps}, Mirror `{}` is of it ({place}) and copies to `{}` (spec.target.vm)", other.name, other.to_vm.as_deref().unwrap_or_default());
+                let step = format!(
+                    "{steps}, Mirror `{}` is of it ({place}) and copies to `{}` (spec.target.vm)",
+                    other.name,
+                    other.to_vm.as_deref().unwrap_or_default()
+                );
                 if let Some(place) = self.place_in(m, to) {
-                    return Some(format!("closes a loop: Vm `{name}` gets copies{step}, which this Mirror is of ({place})"));
+                    return Some(format!(
+                        "closes a loop: Vm `{name}` gets copies{step}, which this Mirror is of ({place})"
+                    ));
                 }
                 if seen.insert(to) {
                     reached.push((to, step));

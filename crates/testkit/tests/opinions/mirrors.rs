@@ -117,7 +117,9 @@ fn vm_by<'r>(vpc: &'r Vpc, is: impl Fn(&Vm) -> bool) -> Option<&'r Vm> {
 
 /// What the oracle thinks of the copies of a packet that came in by a port; how many it expected and found.
 pub fn opinion(region: &Region, frame: &[u8], seen: &Seen, port: u32) -> Result<u64, String> {
-    let Some(expected) = expected(region, frame, seen, port).filter(|_| !region.mirrors.is_empty()) else { return Ok(0) };
+    let Some(expected) = expected(region, frame, seen, port).filter(|_| !region.mirrors.is_empty()) else {
+        return Ok(0);
+    };
     let mut got = seen.generated.iter().filter_map(|(_, bytes)| {
         let of = |m: &Mirror| Some((m.name.clone(), copied(region, m, bytes)?.to_vec()));
         region.mirrors.iter().find_map(of)
@@ -127,23 +129,32 @@ pub fn opinion(region: &Region, frame: &[u8], seen: &Seen, port: u32) -> Result<
         let is = |(name, bytes): &(String, Vec<u8>)| {
             let wanted = if m.bytes == 0 { inner.len() } else { inner.len().min(usize::from(m.bytes)) };
             // The way to the collector may take less, never less than a header.
-            *name == m.name && inner.starts_with(bytes) && (bytes.len() == wanted || (64..wanted).contains(&bytes.len()) && bytes.len() > 200)
+            *name == m.name
+                && inner.starts_with(bytes)
+                && (bytes.len() == wanted || (64..wanted).contains(&bytes.len()) && bytes.len() > 200)
         };
         if next.as_ref().is_some_and(is) {
             (next, found) = (got.next(), found + 1);
         } else if !may_miss(region, m) {
-            return Err(format!("a copy for mirror {} is missing, or another one: {next:x?}; the Rust path:{}", m.name, describe(seen)));
+            return Err(format!(
+                "a copy for mirror {} is missing, or another one: {next:x?}; the Rust path:{}",
+                m.name,
+                describe(seen)
+            ));
         }
     }
     match next {
-        Some((name, _)) => Err(format!("a copy for mirror {name} that nobody expects; the Rust path:{}", describe(seen))),
+        Some((name, _)) => {
+            Err(format!("a copy for mirror {name} that nobody expects; the Rust path:{}", describe(seen)))
+        }
         None => Ok(found),
     }
 }
 
 /// The copies, in their order. None: the oracle does not know.
 fn expected<'r>(region: &'r Region, frame: &[u8], seen: &Seen, port: u32) -> Option<Vec<(&'r Mirror, Vec<u8>)>> {
-    let mirrors = || region.mirrors.iter().filter(|m| !m.to_vm || region.mirror_specs().iter().any(|s| *s.name == *m.name));
+    let mirrors =
+        || region.mirrors.iter().filter(|m| !m.to_vm || region.mirror_specs().iter().any(|s| *s.name == *m.name));
     let mut list = Vec::new();
     if !region.edge.ports.iter().any(|e| e.port == port) {
         let (vpc, inner) = match super::vm_of(region, port) {
@@ -165,7 +176,9 @@ fn expected<'r>(region: &'r Region, frame: &[u8], seen: &Seen, port: u32) -> Opt
     }
     if let End::Forward(_, bytes) = &seen.end {
         let by_port = region.edge.vm_ports.iter().filter_map(|p| region.vm_of(p));
-        let here = by_port.filter(|(vpc, vm)| bytes.starts_with(&[vm.mac.0, vpc.mac.0].concat())).map(|(_, vm)| (vm, &bytes[..]));
+        let here = by_port
+            .filter(|(vpc, vm)| bytes.starts_with(&[vm.mac.0, vpc.mac.0].concat()))
+            .map(|(_, vm)| (vm, &bytes[..]));
         let there = || {
             let (_, vni, inner) = tunnel(bytes)?;
             let vpc = region.vpc(vni)?;
