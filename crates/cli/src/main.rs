@@ -15,6 +15,7 @@ mod describe;
 mod diff;
 mod edit;
 mod events;
+mod followed;
 mod get;
 mod history;
 mod host_agent;

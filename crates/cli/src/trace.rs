@@ -15,7 +15,6 @@ use node::trace::{run as run_trace, run_xdp, Changed, Report, Request, Step};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Explain why a packet would go where: every stage, the entry that matched, the bytes that change.
 ///
@@ -105,42 +104,27 @@ fn live(args: &Args, global: &Global) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(args.engine == EngineArg::User, "--live shows what the software path does: leave out --engine");
     let request = node::live::Request { flow: args.description.join(" "), count: args.count, seconds: args.seconds };
     let client = global.node_client()?;
-    let (mut buffer, mut seen, mut failed) = (Vec::new(), 0, None);
+    let mut seen = 0;
     say("tunny: following; Ctrl-C stops");
-    client.stream("/v1/trace/live", serde_json::to_vec(&request)?, Duration::from_secs(1), |piece| {
-        buffer.extend_from_slice(piece);
-        while let Some(end) = buffer.iter().position(|b| *b == b'\n') {
-            let line: Vec<u8> = buffer.drain(..=end).collect();
-            seen += 1;
-            if let Err(e) = one(&line, global.output) {
-                failed = Some(e);
-                return false;
-            }
-        }
-        true
+    crate::followed::each(&client, &request, |packet| {
+        seen += 1;
+        one(packet, global.output)
     })?;
-    if let Some(error) = failed {
-        return Err(error);
-    }
     note(format_args!("{seen} packets of {}", request.flow));
     Ok(ExitCode::SUCCESS)
 }
 
 /// Prints a packet that was followed.
-fn one(line: &[u8], format: Format) -> anyhow::Result<()> {
+fn one(packet: &Followed, format: Format) -> anyhow::Result<()> {
     if !format.is_table() {
-        return print(&String::from_utf8_lossy(line));
+        return print(&format!("{}\n", serde_json::to_string(packet)?));
     }
-    let packet: Followed = serde_json::from_slice(line)?;
-    let left_out =
-        if packet.left_out > 0 { format!(", {} left out before it", packet.left_out) } else { String::new() };
-    let seconds = packet.time_ms as f64 / 1e3;
-    print(&format!(
-        "packet {} at {seconds:.3}, port {}{left_out}\n{}\n",
-        packet.number,
-        packet.ifindex,
-        text(&packet.report)
-    ))
+    let left_out = match packet.left_out {
+        0 => String::new(),
+        n => format!(", {n} left out before it"),
+    };
+    let (number, port, seconds) = (packet.number, packet.ifindex, packet.time_ms as f64 / 1e3);
+    print(&format!("packet {number} at {seconds:.3}, port {port}{left_out}\n{}\n", text(&packet.report)))
 }
 
 /// What is asked of a controller.
