@@ -418,3 +418,69 @@ impl Inside {
         Some(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(name: &str, sources: &[(Vni, u64)]) -> MirrorSpec {
+        MirrorSpec {
+            name: name.into(),
+            sources: sources.to_vec(),
+            egress: true,
+            ingress: true,
+            patterns: Vec::new(),
+            collector: Collector::Address([192, 0, 2, 50].into()),
+            vni: Vni(5000),
+            bytes: 0,
+            limit: RateLimit { per_second: 0, burst: 0 },
+        }
+    }
+
+    #[test]
+    fn counts_go_on_by_name_whatever_else_changes() {
+        let (a, b) = ((Vni(7), 5), (Vni(7), 6));
+        let before: Mirrors = [spec("one", &[a]), spec("two", &[a, b])].into_iter().collect();
+        let names = |m: &Mirrors, vm| m.of(vm).map(|m| m.spec.name.to_string()).collect::<Vec<_>>();
+        assert_eq!(names(&before, a), ["one", "two"]);
+        assert_eq!((names(&before, b).len(), names(&before, (Vni(8), 5)).len()), (1, 0));
+        before.of(b).for_each(|m| (0..6).for_each(|i| m.counts.add(i, i as u64 + 1)));
+        let mut after: Mirrors = [spec("two", &[b]), spec("three", &[a])].into_iter().collect();
+        after.go_on(&before);
+        let counts: Vec<MirrorCounts> = after.iter().map(|(_, counts)| counts).collect();
+        let two = MirrorCounts { copies: 1, bytes: 2, cut: 3, limited: 4, unreachable: 5, again: 6 };
+        assert_eq!(counts, [two, MirrorCounts::default()]);
+    }
+
+    #[test]
+    fn what_patterns_see_of_a_frame() {
+        let frame = |proto: u8, fragment: u16, rest: &[u8]| {
+            let mut f = vec![0; ethernet::HEADER_LEN + ipv4::HEADER_LEN];
+            f[12] = 8;
+            let (payload_len, ident, tos, ttl) = (rest.len(), 0, 0, 64);
+            let header = ipv4::Repr {
+                tos,
+                payload_len,
+                ident,
+                flags_offset: fragment,
+                ttl,
+                protocol: proto,
+                src: 0x0a00_0001,
+                dst: 0x0a00_0002,
+            };
+            header.emit(f[14..].first_chunk_mut().unwrap());
+            [&f[..], rest].concat()
+        };
+        let vxlan = [&[0x10, 0, 0x12, 0xb5, 0, 16, 0, 0][..], &[8, 0, 0, 0, 0, 0x13, 0x88, 0]].concat();
+        let seen = Seen::read(&frame(protocol::UDP, 0, &vxlan)).unwrap();
+        assert_eq!((seen.source, seen.destination), ([10, 0, 0, 1].into(), [10, 0, 0, 2].into()));
+        assert_eq!((seen.services, seen.vni), ([service(17, 4096), service(17, 4789)], Some((4789, Vni(5000)))));
+        let later = Seen::read(&frame(protocol::UDP, 1, &vxlan)).unwrap();
+        assert_eq!((later.services, later.vni), ([service(17, 0); 2], None), "a fragment tells no port");
+        let ping = Seen::read(&frame(protocol::ICMP, 0, &[8, 0, 0, 0, 0, 1, 0, 2])).unwrap();
+        assert_eq!(ping.services, [icmp_service(1, 8, 0); 2]);
+        let broken = Seen::read(&frame(protocol::TCP, 0, &[1, 2])).unwrap();
+        assert_eq!((broken.services, broken.vni), (NO_SERVICE, None), "`any` alone is about it");
+        assert!(Seen::read(&[0; 20]).is_none());
+    }
+}

@@ -92,7 +92,9 @@ impl Model {
             }
             Some(mac)
         };
-        m.vms.iter().enumerate().for_each(|(i, name)| drop(vm(format!("spec.vms[{i}]"), name)));
+        for (i, name) in m.vms.iter().enumerate() {
+            let _ = vm(format!("spec.vms[{i}]"), name);
+        }
         let target = m.to_vm.as_ref().and_then(|name| Some((name, vm("spec.target.vm".into(), name)?)));
         if let Some((name, mac)) = target.filter(|(_, mac)| self.copy_ends(vpc, *mac).is_none()) {
             let families: Vec<&str> = self.vpc(vpc).vms.get(&mac).map_or_else(Vec::new, |vm| {
