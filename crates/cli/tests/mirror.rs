@@ -107,7 +107,7 @@ fn what_a_vm_sends_and_gets_arrives_at_a_collector_until_the_mirror_goes() {
     balanced(&region);
 
     // Another filter, another size, a limit: copies are dropped first.
-    let spec = "direction: egress, filter: ['tcp/5201 10.0.0.12'], packetBytes: 96, limit: {rate: 500, burst: 10}";
+    let spec = "direction: egress, filter: ['tcp/5201 10.0.0.12'], packetBytes: 96, limit: {rate: 5kpps, burst: 10}";
     region.apply(&mirror(&format!("{spec}, target: {{collector: {COLLECTOR}, vni: {VNI}}}")));
     let before = view(&region);
     pings(&region, 5);
