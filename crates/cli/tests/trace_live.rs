@@ -40,6 +40,27 @@ fn events(region: &Region, outcome: &str) -> usize {
 
 const FLOW: [&str; 4] = ["vpc=blue", "src=10.0.0.11", "dst=10.0.0.12", "icmp"];
 
+/// `tunny capture --vm`: whole packets of a VM, both ways, in a file that others read.
+fn captured(region: &Region) {
+    let file = region.names.dir().join("vm.pcapng");
+    let options = ["capture", "--vm", "blue-1", "-c", "8", "--seconds", "60", "-w", file.to_str().unwrap()];
+    let mut client = region.command(&options).stderr(Stdio::piped()).spawn().unwrap();
+    wait("the capture", || (events(region, "begun") == 2).then_some(()));
+    let ping = traffic::ping(&region.ns("blue-1"), "10.0.0.12", 4, &["-q", "-i", "0.02", "-s", "1000"]).unwrap();
+    assert_eq!(ping.received, 4, "{}", ping.output);
+    assert!(client.wait().unwrap().success());
+    wait("its end", || (events(region, "ended") == 2).then_some(()));
+    let mut reader = node::pcap::Reader::new(std::fs::File::open(&file).unwrap()).unwrap();
+    let mut lengths = Vec::new();
+    while let Some(packet) = reader.next_packet().unwrap() {
+        let key = node::flows::key(&packet.data).unwrap();
+        assert!([key.source, key.destination].contains(&"10.0.0.11".parse().unwrap()), "{key:?}");
+        lengths.push(packet.data.len());
+    }
+    // Outer headers, inner Ethernet, IP, ICMP, 1000 bytes.
+    assert_eq!(lengths, [50 + 14 + 28 + 1000; 8]);
+}
+
 #[test]
 fn a_ping_shows_every_stage_and_the_vpc_is_served_as_before() {
     let Some(region) = region("tl") else { return };
@@ -72,23 +93,26 @@ fn a_ping_shows_every_stage_and_the_vpc_is_served_as_before() {
     wait("the end", || (events(&region, "ended") == 1).then_some(()));
     fast(&region);
 
+    captured(&region);
+    fast(&region);
+
     // A client that is killed.
     let mut client = follow(&["--seconds", "60"]);
-    wait("the second trace", || (events(&region, "begun") == 2).then_some(()));
+    wait("the second trace", || (events(&region, "begun") == 3).then_some(()));
     pings(&region, 1);
     client.kill().unwrap();
     client.wait().unwrap();
     wait("the second end", || {
         // It is noticed when there is something to tell it.
         pings(&region, 1);
-        (events(&region, "ended") == 2).then_some(())
+        (events(&region, "ended") == 3).then_some(())
     });
     fast(&region);
 
     // Its time is over.
     let mut client = follow(&["--seconds", "1"]);
     assert!(client.wait().unwrap().success());
-    wait("the third end", || (events(&region, "ended") == 3).then_some(()));
+    wait("the last end", || (events(&region, "ended") == 4).then_some(()));
     for (words, why) in [(&["vpc=nobody"][..], "there is no Vpc `nobody`"), (&["src=10.0.0.1"], "whose flow?")] {
         let said = region.command(&[&["trace", "--live"], words].concat()).output().unwrap();
         assert!(!said.status.success() && String::from_utf8_lossy(&said.stderr).contains(why), "{said:?}");
