@@ -138,7 +138,7 @@ fn a_replaced_configuration_is_one_commit() {
 fn mirrors_mark_their_vms_and_leave_them_as_they_were() {
     let base = "{apiVersion: tunny/v1, kind: Nc, metadata: {name: n}, spec: {address: 192.0.2.11}}
 ---
-{apiVersion: tunny/v1, kind: Vpc, metadata: {name: red}, spec: {vni: 7, gateway: {addresses: [10.0.0.1]}}}
+{apiVersion: tunny/v1, kind: Vpc, metadata: {name: red}, spec: {vni: 77, gateway: {addresses: [10.0.0.1]}}}
 ---
 {apiVersion: tunny/v1, kind: Vm, metadata: {name: a}, spec: {vpc: red, addresses: [10.0.0.5], mac: '02:00:00:00:00:05', nc: n}}
 ---
@@ -151,7 +151,8 @@ fn mirrors_mark_their_vms_and_leave_them_as_they_were() {
         delete.into_iter().for_each(|name| docs.delete(Kind::Mirror, name));
         let plan = model.apply(&docs).unwrap();
         w.commit(&plan.commit(&model)).unwrap();
-        let marked = ["10.0.0.5", "10.0.0.6"].map(|a| flags(&w, Vni(7), a.parse().unwrap()) & abi::VM_FLAG_SHAPED != 0);
+        let marked =
+            ["10.0.0.5", "10.0.0.6"].map(|a| flags(&w, Vni(77), a.parse().unwrap()) & abi::VM_FLAG_SHAPED != 0);
         assert_eq!(dump(&w), dump(&filled(&model)));
         (marked, w.ncs().len(), model.conntrack().edge.mirrored.len())
     };

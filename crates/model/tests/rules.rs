@@ -473,7 +473,7 @@ fn a_mirror_of_a_whole_vpc_is_bounded() {
         "x.yaml",
         "{apiVersion: tunny/v1, kind: Nc, metadata: {name: n}, spec: {address: 192.0.2.11}}
 ---
-{apiVersion: tunny/v1, kind: Vpc, metadata: {name: red}, spec: {vni: 7, gateway: {addresses: [10.0.0.1]}}}
+{apiVersion: tunny/v1, kind: Vpc, metadata: {name: red}, spec: {vni: 77, gateway: {addresses: [10.0.0.1]}}}
 ---
 {apiVersion: tunny/v1, kind: Mirror, metadata: {name: m}, spec: {vpc: red, target: {vm: v0, vni: 99}}}",
     )
@@ -483,7 +483,7 @@ fn a_mirror_of_a_whole_vpc_is_bounded() {
             name: Some(format!("v{i}").into()),
             vpc: "red".into(),
             addresses: Addresses::new(&[std::net::Ipv4Addr::from_bits(0x0a00_0100 + i).into()]).unwrap(),
-            mac: Mac(0x0200_0000_0000 + u64::from(i)),
+            mac: Mac(0x0200_0001_0000 + u64::from(i)),
             nc: "n".into(),
             meter: None,
             shape: None,
@@ -494,7 +494,7 @@ fn a_mirror_of_a_whole_vpc_is_bounded() {
     let mut model = Model::new();
     model.apply(&d).unwrap();
     assert_eq!(model.mirrored_vms().len() as u32, limit);
-    assert!(!model.mirrored_vms().contains(&(Vni(7), Mac(0x0200_0000_0000))), "the one that gets the copies");
+    assert!(!model.mirrored_vms().contains(&(Vni(77), Mac(0x0200_0001_0000))), "the one that gets the copies");
     let mut more = Documents::new();
     more.put(vm(limit + 1));
     let said = model.apply(&more).unwrap_err();
