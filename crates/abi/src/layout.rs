@@ -187,7 +187,7 @@ layouts! {
         circuits: u64,
         /// Ports towards VMs of this node, which are in the table of circuits, too: how many there are.
         vm_ports: u64,
-        /// VMs that are shaped, whose classes are in the table of circuits, too: how many there are.
+        /// VMs that are shaped or mirrored, whose classes are in the table of circuits, too: how many there are.
         shaped_vms: u64,
         /// Room for later versions.
         reserved: [u64; 54],
@@ -637,7 +637,7 @@ bits! {
     POLICY_PATH_PEERINGS: u64 = 1 << 5;
     /// POLICY, a path bit: its packets that belong to sessions are handed over, translated or judged.
     POLICY_PATH_SESSIONS: u64 = 1 << 6;
-    /// POLICY, a path bit: there are shaped VMs in it, so that of each packet it is asked who sends it.
+    /// POLICY, a path bit: there are VMs in it that are shaped or mirrored, so that of each packet it is asked who sends it.
     POLICY_SHAPED: u64 = 1 << 7;
     /// POLICY: the path bits. They say where packets are served and nothing of what becomes of them, so the epoch does not change with them.
     POLICY_PATHS: u64 = 0xf << 4;
@@ -700,7 +700,7 @@ bits! {
     VM_FLAG_METERED: u32 = 1 << 0;
     /// VM entry flag: the address is the gateway's own in this VPC; NC id and VM id are 0.
     VM_FLAG_GATEWAY: u32 = 1 << 1;
-    /// VM entry flag: the VM is shaped (CIRCUIT_VM_CLASS), so that the software path serves what it sends and gets.
+    /// VM entry flag: the VM is shaped or mirrored (CIRCUIT_VM_CLASS), so that the software path serves what it sends and gets.
     VM_FLAG_SHAPED: u32 = 1 << 2;
 
     /// CIRCUIT: the entry is in use.
@@ -714,7 +714,7 @@ bits! {
     CIRCUIT_VM_PORT: u64 = 1 << 31;
     /// CIRCUIT key: the same once more, found by VPC and MAC address: in the bucket of VNI << 40 ^ MAC address.
     CIRCUIT_VM_MAC: u64 = 3 << 30;
-    /// CIRCUIT key: the classes of a VM that is shaped: CIRCUIT_VM_CLASS | class of what it gets (16 bits), found as CIRCUIT_VM_MAC. The entry has
+    /// CIRCUIT key: the classes of a VM that is shaped, or mirrored (classes 0): CIRCUIT_VM_CLASS | class of what it gets (16 bits), found as CIRCUIT_VM_MAC. The entry has
     /// the VPC at CIRCUIT_TAGS_SHIFT, its value the VM's MAC address, at CIRCUIT_CLASS_SHIFT the class of what it sends.
     CIRCUIT_VM_CLASS: u64 = 1 << 29;
     /// Value of a VM port's CIRCUIT: shift of the MTU.

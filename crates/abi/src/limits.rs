@@ -66,6 +66,10 @@ limits! {
     CIRCUITS_MAX: u32 = 1 << 16;
     /// Classes of lines and VMs that are shaped at most, of a line one, of a VM two. Each has a class of 16 bits, and one that is taken away keeps its class until nothing of it waits.
     SHAPED_MAX: u32 = 1 << 15;
+    /// Mirrors of a node at most.
+    MIRRORS_MAX: u32 = 256;
+    /// VMs of a node that are mirrored at most, each as often as a mirror is of it.
+    MIRRORED_MAX: u32 = 1 << 12;
     /// Tags of a frame on an edge port at most.
     EDGE_TAGS_MAX: u32 = 2;
     /// Lines that a drop counter may lie away from its home.

@@ -6,6 +6,7 @@ use crate::Global;
 use abi::IfIndex;
 use anyhow::Context;
 use node::events::{decode, reason_name, stage_name, EventFilter};
+use node::live::Followed;
 use node::pcap::PcapNgWriter;
 use std::collections::HashMap;
 use std::io::BufWriter;
@@ -36,6 +37,10 @@ pub struct Args {
     /// Only this VNI.
     #[arg(long)]
     vni: Option<u32>,
+    /// All that this VM sends and gets, whole, as it comes in, with what became of it: at most 200 packets a second, for at most 600 seconds. Meanwhile its
+    /// VPC is served in software (`tunny trace --live`); a Mirror takes more, and longer.
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["drops", "punts", "sample", "reasons", "vni"])]
+    vm: Option<String>,
     /// Stop after this many packets.
     #[arg(short = 'c', long, value_name = "N")]
     count: Option<u64>,
@@ -48,6 +53,9 @@ type File = PcapNgWriter<BufWriter<Box<dyn std::io::Write>>>;
 
 /// Runs the command.
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    if let Some(vm) = &args.vm {
+        return of_vm(vm, &args, global);
+    }
     let both = !args.drops && !args.punts && args.sample.is_none();
     let filter = EventFilter {
         drops: args.drops || both,
@@ -96,6 +104,51 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     let list: Vec<_> = reasons.iter().map(|(name, n)| format!("{name} {n}")).collect();
     note(format_args!("{taken} packets{}{}", if list.is_empty() { "" } else { ": " }, list.join(", ")));
     Ok(ExitCode::SUCCESS)
+}
+
+/// Packets and seconds of a VM, if nothing is said.
+const OF_VM: (u64, f64) = (1_000, 60.0);
+
+/// Captures what a VM sends and gets.
+fn of_vm(vm: &str, args: &Args, global: &Global) -> anyhow::Result<ExitCode> {
+    let (count, seconds) = (args.count.unwrap_or(OF_VM.0), args.seconds.unwrap_or(OF_VM.1).ceil());
+    // What is more than a node gives it refuses.
+    let (count, seconds) = (count.min(u32::MAX.into()) as u32, seconds as u32);
+    let request = node::live::Request { flow: format!("vm={vm}"), count, seconds };
+    let client = global.node_client()?;
+    let (mut file, mut taken, mut left_out) = (open(args)?, 0u64, 0);
+    say("tunny: capturing; Ctrl-C stops");
+    crate::followed::each(&client, &request, |packet| {
+        (taken, left_out) = (taken + 1, left_out + packet.left_out);
+        write_followed(&mut file, packet, global.output)?;
+        file.as_mut().map_or(Ok(()), |f| f.flush()).context("the capture could not be written")
+    })?;
+    let lost = if left_out > 0 { format!(", {left_out} left out") } else { String::new() };
+    note(format_args!("{taken} packets{lost}"));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write_followed(file: &mut Option<File>, packet: &Followed, format: Format) -> anyhow::Result<()> {
+    let data = node::describe::from_hex(&packet.report.frame)?;
+    let (r, ifindex, length) = (&packet.report, packet.ifindex, data.len());
+    let reason = r.reason.as_deref().map_or(String::new(), |reason| format!(" reason={reason}"));
+    if let Some(file) = file {
+        let (time_ns, comment) = (packet.time_ms * 1_000_000, format!("{}{reason}", r.verdict));
+        file.write(IfIndex(ifindex), &format!("if{ifindex}"), time_ns, length as u32, &data, &comment)?;
+        return Ok(());
+    }
+    let flow = node::flows::key(&data).or_else(|| node::flows::plain_key(&data)).map_or(String::new(), |k| {
+        format!("{} > {} {}", k.source, k.destination, node::flows::protocol_name(k.protocol))
+    });
+    let seconds = packet.time_ms as f64 / 1e3;
+    if format.is_table() {
+        return print(&format!("{seconds:.6} {}{reason} {length} bytes {flow}\n", r.verdict));
+    }
+    let object = serde_json::json!({
+        "time": seconds, "kind": r.verdict, "reason": r.reason, "ifindex": ifindex, "length": length, "flow": flow,
+        "data": r.frame,
+    });
+    print(&format!("{object}\n"))
 }
 
 fn open(args: &Args) -> anyhow::Result<Option<File>> {

@@ -7,6 +7,7 @@ use crate::Global;
 use commandline::jsonpath::JsonPath;
 use model::Kind;
 use node::client::{escape, Client};
+use node::mirrors::MirrorView;
 use node::routing::{EvpnView, LearnedRoute, LineView};
 use node::rules::{RuleQuery, RuleView};
 use node::states::{MigrationView, StatesView};
@@ -18,7 +19,7 @@ use std::process::ExitCode;
 /// Show a node's objects, tables, counters and water levels; with --server a region's objects and nodes.
 ///
 /// Objects: a kind of configuration document, such as vpc or securitygroup (docs/reference/configuration.md has all), or all. State: status, counters, drops, vm-counters, levels, neighbours, underlay, lines (circuits with
-/// routing daemons), evpn (what VPCs exchange with the fabric), learned (routes that sites announce, VMs and routes of the fabric), sessions, states, migration, shaping, ports, rules, openflow and flows (of a node that is an OpenFlow switch), events (who changed what, or tried to). Of a region: status, nodes (what each should hold, and holds), clusters (how full they are), tenants (where they are, and how far on
+/// routing daemons), evpn (what VPCs exchange with the fabric), learned (routes that sites announce, VMs and routes of the fabric), sessions, states, migration, shaping, mirrors, ports, rules, openflow and flows (of a node that is an OpenFlow switch), events (who changed what, or tried to). Of a region: status, nodes (what each should hold, and holds), clusters (how full they are), tenants (where they are, and how far on
 /// their way; cluster and tenant are the objects), events.
 ///
 /// A table has one header for each kind, and columns as wide as the first thousand rows ask for; a wider cell moves the rest of its row. Another
@@ -32,7 +33,7 @@ use std::process::ExitCode;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// What to show: a kind of object, KIND/NAME, all, or status, counters, drops, vm-counters, levels, neighbours, underlay, lines,
-    /// evpn, learned, sessions, states, migration, shaping, ports, rules, openflow, flows, events.
+    /// evpn, learned, sessions, states, migration, shaping, mirrors, ports, rules, openflow, flows, events.
     kind: String,
     /// Only the object with this name.
     name: Option<String>,
@@ -120,7 +121,7 @@ impl View {
 const LIMIT: u64 = 1000;
 
 /// What there is besides objects, and the options that it knows.
-const STATES: [(&str, &[&str]); 19] = [
+const STATES: [(&str, &[&str]); 20] = [
     ("status", &[]),
     ("counters", &["--vpc"]),
     ("drops", &["--vpc", "--sort-by"]),
@@ -149,6 +150,7 @@ const STATES: [(&str, &[&str]); 19] = [
     ("states", &[]),
     ("migration", &["--limit"]),
     ("shaping", &[]),
+    ("mirrors", &["--sort-by", "--watch"]),
     ("ports", &["--vpc", "--vm", "--public", "--public-port", "--limit"]),
     ("rules", &["NAME", "--unused", "--limit", "--sort-by"]),
     ("openflow", &[]),
@@ -302,6 +304,7 @@ pub fn run(mut args: Args, global: &Global) -> anyhow::Result<ExitCode> {
         "shaping" => show(format, &client.get::<node::shaping::ShapingView>("/v1/shaping")?, crate::shaped::text)?,
         "openflow" => show(format, &client.get("/v1/openflow")?, crate::openflow::text)?,
         "flows" => return own.list(|| Ok(client.get("/v1/openflow/flows")?), crate::openflow::flows),
+        "mirrors" => return own.list(|| Ok(client.get::<Vec<MirrorView>>("/v1/mirrors")?), crate::mirrors::text),
         "migration" => return moved(client.get::<MigrationView>("/v1/migration")?, limit, format),
         "ports" => return crate::sessions::ports(&client, &args.which, args.vpc, limit, format),
         "rules" => return rules(&client, &args, limit, format),

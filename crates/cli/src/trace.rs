@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `tunny trace`: why a packet would go where.
 
-use crate::output::{list, show};
+use crate::output::{list, note, print, say, show, Format};
 use crate::Global;
 use abi::IfIndex;
 use anyhow::Context;
 use controller::trace::{End, TraceAnswer, TraceRequest};
 use node::counters::monotonic_ns;
 use node::describe::{from_hex, to_hex, KEYS};
+use node::live::Followed;
 use node::offline::{Offline, PORT};
 use node::pcap::Reader;
 use node::trace::{run as run_trace, run_xdp, Changed, Report, Request, Step};
@@ -41,6 +42,16 @@ pub struct Args {
     /// Ask configuration files, not the node. May be given several times.
     #[arg(long, value_name = "FILE")]
     config: Vec<PathBuf>,
+    /// Follow real packets of a flow as they come: its words are vpc=NAME, vni=N or vm=NAME, src=ADDR, dst=ADDR, tcp, udp, icmp or proto=N, sport=N,
+    /// dport=N; the way back is followed, too. Meanwhile the VPC is served in software, and as before when this ends.
+    #[arg(long, conflicts_with_all = ["hex", "pcap", "config", "ifindex"])]
+    live: bool,
+    /// With --live: stop after this many packets, up to 10000.
+    #[arg(short = 'c', long, value_name = "N", requires = "live", default_value_t = 10)]
+    count: u32,
+    /// With --live: stop after this many seconds, up to 600.
+    #[arg(long, value_name = "S", requires = "live", default_value_t = 30)]
+    seconds: u32,
     /// Engine: `xdp` also runs the XDP program and shows whether it agrees.
     #[arg(long, value_enum, default_value_t = EngineArg::User)]
     engine: EngineArg,
@@ -65,6 +76,9 @@ fn keys() -> String {
 
 /// Runs the command.
 pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
+    if args.live {
+        return live(&args, global);
+    }
     if global.server.is_some() && args.config.is_empty() {
         let answer: TraceAnswer = global.client()?.post("/v1/trace", serde_json::to_vec(&of_region(&args)?)?)?;
         show(global.output, &answer, region_text)?;
@@ -83,6 +97,34 @@ pub fn run(args: Args, global: &Global) -> anyhow::Result<ExitCode> {
     show(global.output, &report, text)?;
     let agree = report.xdp.as_ref().is_none_or(|x| x.agrees);
     Ok(if agree { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Shows packets of a flow as they come.
+fn live(args: &Args, global: &Global) -> anyhow::Result<ExitCode> {
+    anyhow::ensure!(args.engine == EngineArg::User, "--live shows what the software path does: leave out --engine");
+    let request = node::live::Request { flow: args.description.join(" "), count: args.count, seconds: args.seconds };
+    let client = global.node_client()?;
+    let mut seen = 0;
+    say("tunny: following; Ctrl-C stops");
+    crate::followed::each(&client, &request, |packet| {
+        seen += 1;
+        one(packet, global.output)
+    })?;
+    note(format_args!("{seen} packets of {}", request.flow));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints a packet that was followed.
+fn one(packet: &Followed, format: Format) -> anyhow::Result<()> {
+    if !format.is_table() {
+        return print(&format!("{}\n", serde_json::to_string(packet)?));
+    }
+    let left_out = match packet.left_out {
+        0 => String::new(),
+        n => format!(", {n} left out before it"),
+    };
+    let (number, port, seconds) = (packet.number, packet.ifindex, packet.time_ms as f64 / 1e3);
+    print(&format!("packet {number} at {seconds:.3}, port {port}{left_out}\n{}\n", text(&packet.report)))
 }
 
 /// What is asked of a controller.

@@ -28,10 +28,10 @@ impl CompilePlan for Plan {
             Changes::Replaced(old) => return difference(old, model),
             Changes::Touched(touched) => *touched,
         };
-        let mut deleted = touched.deleted;
+        let (mut deleted, mirrored) = (touched.deleted, model.mirrored_vms());
         let change = |(vpc, delta): &(VpcView<'_>, Delta)| match delta.created {
-            true => whole_tenant(*vpc, deleted.remove(&vpc.spec().vni)),
-            false => tenant_change(*vpc, delta),
+            true => whole_tenant(*vpc, deleted.remove(&vpc.spec().vni), &mirrored),
+            false => tenant_change(*vpc, delta, &mirrored),
         };
         let mut tenants: Vec<TenantChange> = touched.vpcs.iter().map(change).collect();
         tenants.extend(deleted.into_iter().map(deletion));
@@ -95,7 +95,6 @@ pub fn gateway_settings(gateway: Option<&Gateway>) -> GatewaySettings {
             flags |= bit;
         }
     }
-    let limit = |l: PacketLimit| RateLimit { per_second: u32::try_from(l.rate).unwrap_or(u32::MAX), burst: l.burst };
     let punts = |p: Punts| PuntRates { committed: limit(p.committed), peak: limit(p.peak) };
     GatewaySettings {
         vtep4: g.vtep4,
@@ -106,6 +105,10 @@ pub fn gateway_settings(gateway: Option<&Gateway>) -> GatewaySettings {
         icmp_limit_tenant: limit(g.icmp_limit),
         software: limit(g.software),
     }
+}
+
+pub(crate) fn limit(l: PacketLimit) -> RateLimit {
+    RateLimit { per_second: u32::try_from(l.rate).unwrap_or(u32::MAX), burst: l.burst }
 }
 
 fn meter_spec(meter: Option<&Meter>) -> Option<Box<MeterSpec>> {
@@ -133,7 +136,10 @@ pub fn tenant_settings(vpc: VpcView<'_>) -> TenantSettings {
     }
 }
 
-fn vm_spec(mac: Mac, vm: VmView<'_>) -> VmSpec {
+/// The VMs that mirrors are of.
+type Mirrored = BTreeSet<(Vni, Mac)>;
+
+fn vm_spec(mac: Mac, vm: VmView<'_>, mirrored: bool) -> VmSpec {
     let (mut ipv4, mut ipv6, mut more) = (None, None, Vec::new());
     for a in vm.addresses.iter() {
         match *a {
@@ -142,7 +148,15 @@ fn vm_spec(mac: Mac, vm: VmView<'_>) -> VmSpec {
             other => more.push(other),
         }
     }
-    VmSpec { mac: mac.0, ipv4, ipv6, more, nc: vm.nc, meter: meter_spec(vm.meter), shaped: vm.shape.is_some() }
+    VmSpec {
+        mac: mac.0,
+        ipv4,
+        ipv6,
+        more,
+        nc: vm.nc,
+        meter: meter_spec(vm.meter),
+        shaped: vm.shape.is_some() || mirrored,
+    }
 }
 
 fn route_spec(prefix: Prefix, target: Scope<Vni>) -> tables::Route {
@@ -162,13 +176,14 @@ fn deletion(vni: Vni) -> TenantChange {
 }
 
 /// A whole VPC for tables that do not have it, or (with `replace`) have another one under its VNI.
-fn whole_tenant(vpc: VpcView<'_>, replace: bool) -> TenantChange {
+fn whole_tenant(vpc: VpcView<'_>, replace: bool, mirrored: &Mirrored) -> TenantChange {
+    let vni = vpc.spec().vni;
     TenantChange {
-        vni: vpc.spec().vni,
+        vni,
         settings: Some(tenant_settings(vpc)),
         routes: RoutesChange::Replace(vpc.routes().map(|(p, r)| route_spec(p, r)).collect()),
         vm_replace: replace,
-        vm_add: vpc.vms().map(|(mac, vm)| vm_spec(mac, vm)).collect(),
+        vm_add: vpc.vms().map(|(mac, vm)| vm_spec(mac, vm, mirrored.contains(&(vni, mac)))).collect(),
         ..TenantChange::default()
     }
 }
@@ -180,7 +195,8 @@ fn routes_change(remove: Vec<Prefix>, add: Vec<tables::Route>) -> RoutesChange {
     RoutesChange::Delta { remove, add }
 }
 
-fn tenant_change(vpc: VpcView<'_>, delta: &Delta) -> TenantChange {
+fn tenant_change(vpc: VpcView<'_>, delta: &Delta, mirrored: &Mirrored) -> TenantChange {
+    let vni = vpc.spec().vni;
     let (mut add, mut remove) = (Vec::new(), Vec::new());
     for (prefix, was) in &delta.routes {
         match vpc.route(*prefix) {
@@ -192,13 +208,13 @@ fn tenant_change(vpc: VpcView<'_>, delta: &Delta) -> TenantChange {
     let (mut vm_add, mut vm_remove) = (Vec::new(), Vec::new());
     for (mac, was) in &delta.vms {
         match vpc.vm(*mac) {
-            Some(vm) => vm_add.push(vm_spec(*mac, vm)),
+            Some(vm) => vm_add.push(vm_spec(*mac, vm, mirrored.contains(&(vni, *mac)))),
             None if *was => vm_remove.push(VmKey(mac.0)),
             None => {}
         }
     }
     let settings = delta.settings.then(|| tenant_settings(vpc));
-    let (vni, routes) = (vpc.spec().vni, routes_change(remove, add));
+    let routes = routes_change(remove, add);
     TenantChange { vni, settings, routes, vm_remove, vm_add, ..TenantChange::default() }
 }
 
@@ -211,10 +227,11 @@ fn difference(old: &Model, new: &Model) -> Commit {
         pairs.push((a, b));
         true
     });
+    let mirrored = [old.mirrored_vms(), new.mirrored_vms()];
     let tenants = in_parallel(&pairs, |pair| match *pair {
         (Some((vni, _)), None) => Some(deletion(vni)),
-        (None, Some((_, vpc))) => Some(whole_tenant(vpc, false)),
-        (Some((_, a)), Some((_, b))) => tenant_difference(a, b),
+        (None, Some((_, vpc))) => Some(whole_tenant(vpc, false, &mirrored[1])),
+        (Some((_, a)), Some((_, b))) => tenant_difference(a, b, &mirrored),
         (None, None) => None,
     });
     Commit {
@@ -246,7 +263,9 @@ fn in_parallel<T: Sync, U: Send>(items: &[T], f: impl Fn(&T) -> Option<U> + Sync
     out
 }
 
-fn tenant_difference(a: VpcView<'_>, b: VpcView<'_>) -> Option<TenantChange> {
+fn tenant_difference(a: VpcView<'_>, b: VpcView<'_>, mirrored: &[Mirrored; 2]) -> Option<TenantChange> {
+    let vni = b.spec().vni;
+    let [was, is] = mirrored.each_ref().map(|of| move |mac: Mac| of.contains(&(vni, mac)));
     let (mut add, mut remove) = (Vec::new(), Vec::new());
     merge(a.routes(), b.routes(), |x, y| {
         match (x, y) {
@@ -261,7 +280,9 @@ fn tenant_difference(a: VpcView<'_>, b: VpcView<'_>) -> Option<TenantChange> {
         match (x, y) {
             (Some((mac, _)), None) => vm_remove.push(VmKey(mac.0)),
             // Whether tables would hold the same for both.
-            (x, Some((mac, vm))) if x.map(|x| x.1) != Some(vm) => vm_add.push(vm_spec(mac, vm)),
+            (x, Some((mac, vm))) if x.map(|x| (x.1, was(mac))) != Some((vm, is(mac))) => {
+                vm_add.push(vm_spec(mac, vm, is(mac)));
+            }
             _ => {}
         }
         true
@@ -270,6 +291,5 @@ fn tenant_difference(a: VpcView<'_>, b: VpcView<'_>) -> Option<TenantChange> {
     let settings = tenant_settings(b);
     let settings = (settings != tenant_settings(a)).then_some(settings);
     let same = settings.is_none() && routes == RoutesChange::Keep && vm_add.is_empty() && vm_remove.is_empty();
-    let vni = b.spec().vni;
     (!same).then(|| TenantChange { vni, settings, routes, vm_remove, vm_add, ..TenantChange::default() })
 }

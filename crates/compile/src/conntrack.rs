@@ -2,6 +2,7 @@
 //! From the model to what concerns connections: translation, limits and timeouts of sessions, rules, state table, public addresses.
 
 use crate::edge::EdgePlan;
+use crate::mirror::MirrorPlan;
 use abi::Vni;
 use conntrack::nat::{ElasticSpec, ElasticUse, Filtering, Forward, NatSpec, PoolSpec, SnatSpec};
 use conntrack::{OwnTimeouts, TenantLimits, Timeouts};
@@ -54,6 +55,8 @@ pub struct ConntrackPlan {
     pub tunnel_ends: Arc<HashSet<IpAddr>>,
     /// For the sessions: VPCs of which another cluster may have some, and its tunnel addresses.
     pub handovers: BTreeMap<Vni, (HandoverRole, Vec<IpAddr>)>,
+    /// For the software path: what is mirrored.
+    pub mirrors: Vec<MirrorPlan>,
     /// For it: weights of VPCs whose connections migrate, where they are not 1.
     pub weights: BTreeMap<Vni, u32>,
 }
@@ -97,6 +100,7 @@ pub(crate) fn plan(model: &Model) -> ConntrackPlan {
     plan.inline = inline(model);
     plan.edge = crate::edge::plan(model);
     plan.tunnel_ends = model.tunnel_ends();
+    plan.mirrors = crate::mirror::plan(model);
     let handover = |h: &Handover| Some((vni(&h.vpc)?, (h.role, h.to.clone())));
     plan.handovers = model.by_name().handovers.values().filter_map(|h| handover(h)).collect();
     plan

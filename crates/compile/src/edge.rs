@@ -36,6 +36,8 @@ pub struct EdgePlan {
     pub shapes: Vec<ShapePlan>,
     /// Rates that lines share.
     pub customers: Vec<CustomerPlan>,
+    /// VMs that are mirrored: VPC and MAC address.
+    pub mirrored: Vec<(Vni, u64)>,
     /// Ports towards VMs of this node.
     pub vm_ports: Vec<VmPortPlan>,
     /// Interfaces over which tunnels leave: what fits them, fits a VM.
@@ -208,7 +210,8 @@ pub(crate) fn plan(model: &Model) -> EdgePlan {
     // Ethernet inside, UDP, VXLAN, and the larger of the outer headers that there may be.
     let overhead = if g.is_some_and(|g| g.vtep6.is_some()) { 70 } else { 50 };
     let customers = customers.collect();
-    EdgePlan { ports: plans, circuits, shapes, customers, vm_ports, uplinks, overhead }
+    let mirrored = model.mirrored_vms().into_iter().map(|(vni, mac)| (vni, mac.0)).collect();
+    EdgePlan { ports: plans, circuits, shapes, customers, mirrored, vm_ports, uplinks, overhead }
 }
 
 fn vm_port(model: &Model, p: &VmPort) -> Option<VmPortPlan> {

@@ -7,6 +7,7 @@ mod commit;
 mod conntrack;
 mod edge;
 mod evpn;
+mod mirror;
 mod routing;
 
 use abi::Vni;
@@ -15,6 +16,7 @@ pub use commit::{gateway_settings, tenant_settings, CompilePlan};
 pub use conntrack::{durations, shares, state_table, ConntrackPlan, InlinePlan};
 pub use edge::{CustomerPlan, EdgePlan, EdgePortPlan, MetadataPlan, ShapePlan, Shaped, VmPortPlan};
 pub use evpn::{evpn_vpc, own, EvpnPlan, EvpnVpc, Own};
+pub use mirror::{MirrorPlan, MirrorTarget};
 pub use routing::{RoutingLine, RoutingPlan};
 
 use model::Model;

@@ -5,7 +5,7 @@
 #[path = "../../model/tests/common/mod.rs"]
 mod common;
 
-use abi::VmId;
+use abi::{VmId, Vni};
 use common::{rebuilt, start, Generator};
 use compile::*;
 use model::*;
@@ -14,6 +14,18 @@ use rand_chacha::ChaCha8Rng;
 use std::net::IpAddr;
 use std::sync::Arc;
 use tables::{HeapMemory, Memory, Writer, WriterOptions};
+
+/// What entries of a VM say besides: whether it is metered, and whether the software path is called for it.
+fn flags(w: &Writer, vni: Vni, address: IpAddr) -> u32 {
+    let tables = w.tables();
+    let _inside = tables.enter();
+    let generation = tables.tenant(vni).unwrap().generation();
+    let vm = match address {
+        IpAddr::V4(a) => tables.vm4(vni, a.to_bits(), generation),
+        IpAddr::V6(a) => tables.vm6(vni, ((a.to_bits() >> 64) as u64, a.to_bits() as u64), generation),
+    };
+    vm.unwrap().flags
+}
 
 /// What the tables hold, as text that two writers can be compared by: everything but ids.
 fn dump(w: &Writer) -> String {
@@ -26,6 +38,10 @@ fn dump(w: &Writer) -> String {
         t.vms.iter_mut().for_each(|vm| vm.id = VmId(0));
         t.vms.sort_by_key(|vm| vm.mac);
         t.gateways.sort_unstable();
+        for vm in &t.vms {
+            let flags: Vec<u32> = vm.addresses.iter().map(|a| flags(w, vni, *a)).collect();
+            out += &format!("{:x} flags {flags:?}\n", vm.mac);
+        }
         out += &format!("{t:#?}\n");
     }
     out
@@ -115,4 +131,43 @@ fn a_replaced_configuration_is_one_commit() {
             assert_eq!(dump(&w), dump(&filled(&model)), "seed {seed}");
         }
     }
+}
+
+/// A VM is called to the software path while a mirror is of it, by name or with its whole VPC, and no longer.
+#[test]
+fn mirrors_mark_their_vms_and_leave_them_as_they_were() {
+    let base = "{apiVersion: tunny/v1, kind: Nc, metadata: {name: n}, spec: {address: 192.0.2.11}}
+---
+{apiVersion: tunny/v1, kind: Vpc, metadata: {name: red}, spec: {vni: 77, gateway: {addresses: [10.0.0.1]}}}
+---
+{apiVersion: tunny/v1, kind: Vm, metadata: {name: a}, spec: {vpc: red, addresses: [10.0.0.5], mac: '02:00:00:00:00:05', nc: n}}
+---
+{apiVersion: tunny/v1, kind: Vm, metadata: {name: b}, spec: {vpc: red, addresses: [10.0.0.6], mac: '02:00:00:00:00:06', nc: n}}
+";
+    let mut model = Model::new();
+    let (_, mut w) = writer();
+    let mut apply = |text: &str, delete: Option<&str>| {
+        let mut docs = if text.is_empty() { Documents::new() } else { parse_text("x.yaml", text).unwrap() };
+        delete.into_iter().for_each(|name| docs.delete(Kind::Mirror, name));
+        let plan = model.apply(&docs).unwrap();
+        w.commit(&plan.commit(&model)).unwrap();
+        let marked =
+            ["10.0.0.5", "10.0.0.6"].map(|a| flags(&w, Vni(77), a.parse().unwrap()) & abi::VM_FLAG_SHAPED != 0);
+        assert_eq!(dump(&w), dump(&filled(&model)));
+        (marked, w.ncs().len(), model.conntrack().edge.mirrored.len())
+    };
+    let mirror = |spec: &str| {
+        format!("{{apiVersion: tunny/v1, kind: Mirror, metadata: {{name: m}}, spec: {{vpc: red, {spec}}}}}")
+    };
+    assert_eq!(apply(base, None), ([false, false], 1, 0));
+    assert_eq!(apply(&mirror("vms: [a], target: {collector: 192.0.2.50, vni: 99}"), None), ([true, false], 2, 1));
+    assert_eq!(apply(&mirror("vms: [b], target: {collector: 192.0.2.51, vni: 99}"), None), ([false, true], 2, 1));
+    assert_eq!(
+        apply(&mirror("target: {vm: b, vni: 99}"), None),
+        ([true, false], 1, 1),
+        "all but the one that gets copies"
+    );
+    let third = "{apiVersion: tunny/v1, kind: Vm, metadata: {name: c}, spec: {vpc: red, addresses: [10.0.0.7], mac: '02:00:00:00:00:07', nc: n}}";
+    assert_eq!(apply(third, None), ([true, false], 1, 2), "a VM that comes to a mirrored VPC");
+    assert_eq!(apply("", Some("m")), ([false, false], 1, 0));
 }

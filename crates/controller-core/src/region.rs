@@ -652,7 +652,7 @@ impl Region {
         let Cluster { scope, feed, .. } = self.clusters.get(cluster)?;
         let kinds = Kind::ALL.into_iter().filter(|k| {
             matches!(k, Kind::Vpc | Kind::Peering | Kind::Vm | Kind::Route | Kind::Snat | Kind::SecurityBinding)
-                || matches!(k, Kind::Overlay | Kind::EvpnInstance)
+                || matches!(k, Kind::Overlay | Kind::EvpnInstance | Kind::Mirror)
         });
         let listing = self.list(Snapshot::new(Wanted { kinds: kinds.collect(), vpc: None }, None));
         Some(Whole {

@@ -220,10 +220,11 @@ fn random(rng: &mut impl RngExt) -> Documents {
         let (e, x) = (rng.random_range(0..3), rng.random_range(0..4));
         let peerings: Vec<String> =
             (0..6).filter(|_| rng.random_range(0..3) > 0).map(|p| format!("p{}", v.min(p) * 10 + v.max(p))).collect();
-        text += &match rng.random_range(0..15) {
+        text += &match rng.random_range(0..16) {
             11 => format!("kind: Node, metadata: {{name: x{e}}}, spec: {{cluster: {c}, addresses: [192.0.2.{}]}}", 220 + 3 * x + e),
             12 => format!("kind: EdgePort, metadata: {{name: e{x}}}, spec: {{node: x{e}, interface: eth{x}, number: {x}}}"),
             13 => format!("kind: Overlay, metadata: {{name: o{v}-{x}}}, spec: {{vpc: v{v}, port: e{x}, customer: {}, overlay: {}, line: {x}, mac: \"02:00:00:00:ce:01\"}}", v + 1, n + 1),
+            14 => format!("kind: Mirror, metadata: {{name: i{v}}}, spec: {{vpc: v{v}, target: {{collector: 192.0.2.{}, vni: {}}}}}", 240 + x, 5000 + n),
             0 => format!("kind: Nc, metadata: {{name: n{nc}}}, spec: {{address: 192.0.2.{}, vpcs: [v{v}]}}", nc + 1),
             1 => format!("kind: Nc, metadata: {{name: n{nc}}}, spec: {{address: 192.0.2.{}}}", nc + 1),
             2 | 3 => format!("kind: Vpc, metadata: {{name: v{v}}}, spec: {{vni: {}, peerings: [{}]}}", 100 + v, peerings.join(", ")),

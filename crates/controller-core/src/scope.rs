@@ -55,6 +55,7 @@ fn is_inside(kind: Kind) -> bool {
             | Kind::SecurityBinding
             | Kind::Overlay
             | Kind::EvpnInstance
+            | Kind::Mirror
     )
 }
 
@@ -365,7 +366,7 @@ fn inside<'m>(model: &'m Model, vpcs: &'m BTreeSet<Name>) -> Box<dyn Iterator<It
     let joined = vpcs.iter().filter_map(|vpc| model.vpc_of_name(vpc)).flat_map(|view| view.peerings());
     // One between two of them is there twice: it is put, or deleted, twice alike.
     let peerings = joined.filter_map(|(name, _)| model.get(Kind::Peering, name));
-    let rest = [Kind::Snat, Kind::SecurityBinding, Kind::Overlay, Kind::EvpnInstance]
+    let rest = [Kind::Snat, Kind::SecurityBinding, Kind::Overlay, Kind::EvpnInstance, Kind::Mirror]
         .into_iter()
         .flat_map(|kind| model.objects(kind));
     let rest = rest.filter(|o| o.vpcs().iter().any(|vpc| vpcs.contains(vpc)));

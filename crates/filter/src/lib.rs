@@ -25,6 +25,7 @@ mod compile;
 mod group;
 mod judge;
 pub mod oracle;
+mod pattern;
 mod rule;
 mod ruleset;
 #[cfg(test)]
@@ -33,6 +34,7 @@ mod tests;
 pub use abi::Prefix;
 pub use group::Group;
 pub use judge::{Deny, Filter, Member, Side, Verdict, UNKNOWN_PROTOCOLS};
+pub use pattern::Pattern;
 pub use rule::{
     icmp_service, parse_addresses, service, services, Fault, GroupSpec, Remote, Rule, RuleDirection, GROUPS_OF_MEMBER,
     GROUP_RULES_MAX, PRIORITY_DEFAULT, PRIORITY_MAX, RULES_MAX, SERVICE_MAX,

@@ -164,7 +164,7 @@ pub fn parse_addresses(s: &str) -> Result<Prefix, String> {
 }
 
 /// `any`, `tcp`, `tcp/80`, `udp/53-54`, `icmp/8`, `icmpv6/128.0`, `47`. A range upside down is left to [`GroupSpec::faults`].
-fn parse_services(s: &str) -> Result<(u32, u32), String> {
+pub(crate) fn parse_services(s: &str) -> Result<(u32, u32), String> {
     let (name, rest) = s.split_once('/').map_or((s, None), |(n, r)| (n, Some(r)));
     let proto = match name {
         "any" if rest.is_none() => return Ok((0, SERVICE_MAX)),
@@ -195,7 +195,7 @@ fn parse_services(s: &str) -> Result<(u32, u32), String> {
 }
 
 /// The services as they are written: `tcp/80-90`, `icmp/8`, `any`.
-fn write_services(f: &mut fmt::Formatter<'_>, (from, to): (u32, u32)) -> fmt::Result {
+pub(crate) fn write_services(f: &mut fmt::Formatter<'_>, (from, to): (u32, u32)) -> fmt::Result {
     let proto = (from >> 16) as u8;
     if (from, to) == (0, SERVICE_MAX) {
         return f.write_str("any");

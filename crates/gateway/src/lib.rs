@@ -33,6 +33,7 @@ mod handover;
 mod icmp;
 mod l4;
 mod leases;
+mod mirror;
 mod nat;
 mod nd;
 mod packet;
@@ -58,6 +59,7 @@ pub use flow_cache::FlowCache;
 pub use frame::{Batch, Frame, Generated, Output, Unresolved, Verdict, Waiting, BATCH_MAX, HEADROOM};
 pub use handover::{Handover, Handovers, Role};
 pub use leases::{Lease, Leases, Told};
+pub use mirror::{Collector, MirrorCounts, MirrorSpec, Mirrors};
 pub use nat::Nat;
 pub use record::{Event, NoRecorder, ProbeTrace, Recorder, Scope, Trace};
 pub use router::advertisement;
@@ -186,9 +188,9 @@ impl Gateway {
         let bytes = frames.iter().map(|f| f.len as u64).sum();
         let (rx, sent) = (Count { packets: frames.len() as u64, bytes }, Count::default());
         let guard = self.sessions.as_ref().map(|(all, sessions)| (all, sessions.enter()));
-        let rules = self.sessions.as_ref().map(|(all, _)| (all.rules(), all.states(), all.handovers()));
-        let sessions = guard.as_ref().zip(rules.as_ref()).map(|((all, guard), (rules, states, handovers))| {
-            SessionView { connections: all, guard, filter: rules, states: states.as_deref(), handovers }
+        let rules = self.sessions.as_ref().map(|(all, _)| (all.rules(), all.states(), all.handovers(), all.mirrors()));
+        let sessions = guard.as_ref().zip(rules.as_ref()).map(|((all, guard), (rules, states, handovers, mirrors))| {
+            SessionView { connections: all, guard, filter: rules, states: states.as_deref(), handovers, mirrors }
         });
         let idents = &mut self.idents;
         let (walking, prefetched, now, queued) = (0, 0, now_ns, Vec::new());

@@ -101,6 +101,8 @@ pub enum Event {
     HandedOver { to: IpAddr, back: bool },
     /// Its line is at another node, to which it goes as it came.
     LineElsewhere { to: IpAddr },
+    /// A mirror of the VM that sends or gets it has it copied, so many bytes of it; or why not.
+    Mirrored { mirror: String, direction: &'static str, outcome: Result<usize, &'static str> },
     /// A packet that is sent besides.
     Generated { bytes: Vec<u8>, ifindex: IfIndex },
     /// The session of a packet to or from the Internet.
@@ -215,6 +217,10 @@ impl std::fmt::Display for Event {
             }
             Event::VmPort { port, mac, mtu } => write!(f, "VM {mac} of this node by port {port}, MTU {mtu}"),
             Event::Bytes { before, after } => write!(f, "{} bytes rewritten to {}", before.len(), after.len()),
+            Event::Mirrored { mirror, direction, outcome } => match outcome {
+                Ok(bytes) => write!(f, "{direction} copied for mirror {mirror}: {bytes} bytes"),
+                Err(why) => write!(f, "{direction} not copied for mirror {mirror}: {why}"),
+            },
             Event::Generated { bytes, ifindex } => write!(f, "{} bytes of the gateway's own sent on port {ifindex}", bytes.len()),
             Event::Session { inner, outer, state, inward } => {
                 write!(f, "{} session {inner}, outside {outer}, {state}", if *inward { "inwards:" } else { "outwards:" })

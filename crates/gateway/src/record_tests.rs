@@ -59,6 +59,14 @@ fn each_event_is_told_in_words() {
             Event::VmPort { port: IfIndex(5), mac: a, mtu: 1450 },
             "VM 02:00:00:00:00:01 of this node by port 5, MTU 1450",
         ),
+        (
+            Event::Mirrored { mirror: "m".into(), direction: "egress", outcome: Ok(64) },
+            "egress copied for mirror m: 64 bytes",
+        ),
+        (
+            Event::Mirrored { mirror: "m".into(), direction: "ingress", outcome: Err("more than spec.limit") },
+            "ingress not copied for mirror m: more than spec.limit",
+        ),
         (Event::LineElsewhere { to: v4(9) }, "its line is at another node: sent to 10.0.0.9"),
         (Event::HandedOver { to: v4(9), back: false }, "its session may be another cluster's: handed over to 10.0.0.9"),
         (Event::HandedOver { to: v6, back: true }, "its session may be another cluster's: handed back to ::1"),

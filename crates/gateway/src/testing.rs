@@ -21,16 +21,19 @@ pub(crate) fn with_work<T>(
 ) -> (T, Output) {
     let (mut output, mut idents) = (Output::default(), 0);
     let _inside = tables.enter();
-    let (sessions, rules) =
-        (connections.map(|c| c.tracker().sessions()), connections.map(|c| (c.rules(), c.states(), c.handovers())));
+    let (sessions, rules) = (
+        connections.map(|c| c.tracker().sessions()),
+        connections.map(|c| (c.rules(), c.states(), c.handovers(), c.mirrors())),
+    );
     let guard = sessions.as_ref().map(|sessions| sessions.enter());
     let all = connections.zip(guard.as_ref()).zip(rules.as_ref());
-    let sight = all.map(|((connections, guard), (filter, states, handovers))| SessionView {
+    let sight = all.map(|((connections, guard), (filter, states, handovers, mirrors))| SessionView {
         connections,
         guard,
         filter,
         states: states.as_deref(),
         handovers,
+        mirrors,
     });
     let (slot, controls) = (tables.slots().1, Controls::default());
     let mut w = Work {

@@ -3,6 +3,7 @@
 //! Stages note what they meet; who sends the frame hands it to the shaper. docs/design/shaping.md
 
 use abi::{POLICY_SHAPED, VM_FLAG_SHAPED};
+use tables::VmEntry;
 use wire::{be, ethernet};
 
 use crate::packet::{Addr, Packet};
@@ -49,11 +50,12 @@ impl Packet {
     }
 }
 
-/// Asks whether the VM that sends a packet is shaped. It may have come by a VM port or from an NC, which names no VM: then its address does.
+/// Asks whether the VM that sends a packet is shaped, or mirrored, and returns its entry. The packet may have come by a VM port or from an NC, which
+/// names no VM: then its address does.
 #[cold]
-pub(crate) fn sender<R: Recorder>(w: &Work<'_, R>, p: &mut Packet, f: &Frame<'_>) {
+pub(crate) fn sender<R: Recorder>(w: &Work<'_, R>, p: &mut Packet, f: &Frame<'_>) -> Option<VmEntry> {
     if w.tables.policy(&p.tenant) & POLICY_SHAPED == 0 {
-        return;
+        return None;
     }
     let ip = p.inner_frame(f).get(ethernet::HEADER_LEN..).unwrap_or(&[]);
     let (vni, generation) = (p.vni, p.tenant.generation());
@@ -62,8 +64,9 @@ pub(crate) fn sender<R: Recorder>(w: &Work<'_, R>, p: &mut Packet, f: &Frame<'_>
         (false, 16..) => w.tables.vm4(vni, Addr::v4(be::u32(ip, 12)).as_v4(), generation),
         _ => None,
     };
-    let Some(vm) = vm.filter(|vm| vm.flags & VM_FLAG_SHAPED != 0) else { return };
+    let vm = vm.filter(|vm| vm.flags & VM_FLAG_SHAPED != 0)?;
     (p.back, p.sends) = w.tables.vm_classes(vni, vm.mac).unwrap_or_default();
+    Some(vm)
 }
 
 /// The destination is a VM that is shaped.

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What every stage needs for one batch, and how a packet's way ends.
 
-use abi::{DropReason, IfIndex, LineNo, NcId, Stage};
+use abi::{DropReason, IfIndex, LineNo, NcId, Stage, Vni};
 use conntrack_compact::{Completions, Key};
 use std::net::IpAddr;
 use std::sync::Arc;
-use tables::{Count, NexthopView, SlotCells, StatsSlot, Tables, Tenant};
+use tables::{Count, NexthopView, SlotCells, StatsSlot, Tables, Tenant, VmEntry};
 
 use crate::connections::{Known, SessionView};
 use crate::control::Controls;
 use crate::flow_cache::Flows;
 use crate::frame::{Frame, Generated, Output, Unresolved, Verdict, Waiting};
 use crate::framing::qinq::Tags;
+use crate::framing::vmport;
 use crate::handover;
 use crate::icmp;
 use crate::packet::{Addr, Packet};
@@ -233,6 +234,15 @@ impl<R: Recorder> Work<'_, R> {
             return Err(DropReason::UnderlayNoRoute);
         }
         Ok(Path { nc: addr, nc_v6, ..self.path_over(nc.group, flow)? })
+    }
+
+    /// The way to a VM of a VPC for a flow: to its NC, or out by its port if that NC is this node.
+    #[inline(always)]
+    pub fn path_to_vm(&mut self, vni: Vni, vm: &VmEntry, flow: u64) -> Result<Path, DropReason> {
+        match self.path_to(vm.nc, flow) {
+            Err(DropReason::UnderlayNoRoute) => vmport::path(self, vni, vm),
+            path => path,
+        }
     }
 
     /// The way over a group (0: none) for a flow.

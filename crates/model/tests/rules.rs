@@ -464,3 +464,44 @@ fn committed_reference_is_current() {
     let have = std::fs::read_to_string(path).unwrap_or_default();
     assert!(have == reference(), "docs/reference/configuration.md is stale: run `make generate`");
 }
+
+/// Every VM of a VPC, but for the one that gets the copies; and no more than a node takes.
+#[test]
+fn a_mirror_of_a_whole_vpc_is_bounded() {
+    let limit = abi::MIRRORED_MAX;
+    let mut d = parse_text(
+        "x.yaml",
+        "{apiVersion: tunny/v1, kind: Nc, metadata: {name: n}, spec: {address: 192.0.2.11}}
+---
+{apiVersion: tunny/v1, kind: Vpc, metadata: {name: red}, spec: {vni: 77, gateway: {addresses: [10.0.0.1]}}}
+---
+{apiVersion: tunny/v1, kind: Mirror, metadata: {name: m}, spec: {vpc: red, target: {vm: v0, vni: 99}}}",
+    )
+    .unwrap();
+    let vm = |i: u32| {
+        Object::Vm(Vm {
+            name: Some(format!("v{i}").into()),
+            vpc: "red".into(),
+            addresses: Addresses::new(&[std::net::Ipv4Addr::from_bits(0x0a00_0100 + i).into()]).unwrap(),
+            mac: Mac(0x0200_0001_0000 + u64::from(i)),
+            nc: "n".into(),
+            meter: None,
+            shape: None,
+            labels: Labels::default(),
+        })
+    };
+    (0..=limit).for_each(|i| d.put(vm(i)));
+    let mut model = Model::new();
+    model.apply(&d).unwrap();
+    assert_eq!(model.mirrored_vms().len() as u32, limit);
+    assert!(!model.mirrored_vms().contains(&(Vni(77), Mac(0x0200_0001_0000))), "the one that gets the copies");
+    let mut more = Documents::new();
+    more.put(vm(limit + 1));
+    let said = model.apply(&more).unwrap_err();
+    let expected = format!("is one too many: VMs that are mirrored are {}, and a node takes {limit}", limit + 1);
+    assert!(said[0].to_string().contains(&expected), "{}", said[0]);
+    let mut gone = Documents::new();
+    gone.delete(Kind::Vm, "v0");
+    let said = model.apply(&gone).unwrap_err();
+    assert!(said[0].to_string().contains("is still used by Mirror `m`"), "{}", said[0]);
+}

@@ -212,8 +212,10 @@ pub fn router(node: Arc<Node>) -> Router {
             "/v1/trace",
             post(|State(n): Shared, Json(request): Json<crate::trace::Request>| blocking(move || n.trace(&request))),
         )
+        .route("/v1/trace/live", post(follow))
         .route("/v1/capture", post(capture))
         .route("/v1/sessions", post(sessions))
+        .route("/v1/mirrors", get(|State(n): Shared| blocking(move || Ok(n.mirrors()))))
         .route("/v1/shaping", get(|State(n): Shared| blocking(move || Ok(n.shaping()))))
         .route("/v1/migration", get(|State(n): Shared| blocking(move || Ok(n.migration()))))
         .route("/v1/states", get(|State(n): Shared| blocking(move || Ok(n.states()))))
@@ -373,6 +375,39 @@ async fn listing(begin: impl FnOnce() -> Result<crate::listing::Text, NodeError>
         .await
         .ok()?;
         Some((Ok::<_, std::convert::Infallible>(Bytes::from(piece?)), pieces))
+    });
+    ([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(stream)).into_response()
+}
+
+/// Streams what packets of a flow meet, until there are as many as wanted, the time is over or the client hangs up.
+async fn follow(
+    State(node): Shared,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Json(request): Json<crate::live::Request>,
+) -> Response {
+    let (begin, origin) = (node.clone(), peer.origin());
+    let following = match tokio::task::spawn_blocking(move || begin.follow_flow(&request, origin)).await {
+        Ok(Ok(following)) => following,
+        Ok(Err(e)) => return Failure(e).into_response(),
+        Err(_) => return StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    };
+    /// Serves the VPC as before when the response is dropped, however that comes about.
+    struct Leave(Arc<Node>, Option<crate::live::Following>);
+    impl Drop for Leave {
+        fn drop(&mut self) {
+            let (node, following) = (self.0.clone(), self.1.take());
+            // That takes locks.
+            std::thread::spawn(move || following.iter().for_each(|f| node.follow_no_more(f)));
+        }
+    }
+    let leave = Leave(node, Some(following));
+    let stream = futures_util::stream::unfold(leave, |mut leave| async move {
+        let following = leave.1.as_mut()?;
+        let until = tokio::time::Instant::from_std(following.until);
+        let packet = tokio::time::timeout_at(until, following.packets.recv()).await.ok().flatten()?;
+        let mut line = serde_json::to_vec(&packet).unwrap_or_default();
+        line.push(b'\n');
+        Some((Ok::<_, std::convert::Infallible>(Bytes::from(line)), leave))
     });
     ([(header::CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(stream)).into_response()
 }

@@ -117,9 +117,9 @@ pub struct Event {
     pub time_ms: u64,
     /// The same in words, UTC.
     pub time: String,
-    /// `apply`, `replace`, `delete`, `rollback`, `start` or `reload`; `announce` or `withdraw` of a route.
+    /// `apply`, `replace`, `delete`, `rollback`, `start` or `reload`; `announce` or `withdraw` of a route; `trace` of a flow of real packets.
     pub what: String,
-    /// `committed`, `unchanged` (it was so already) or `refused`.
+    /// `committed`, `unchanged` (it was so already) or `refused`; of a trace `begun` or `ended`.
     pub outcome: String,
     /// The generation that it made, or that there was.
     pub generation: u64,

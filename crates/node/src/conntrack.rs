@@ -201,6 +201,7 @@ impl Conntrack {
         let nat = on(memory, options, now, &self.plan())?;
         nat.set_filter(self.connections.rules().clone());
         nat.set_handovers(crate::handover::of(&self.plan()));
+        nat.set_mirrors(crate::mirrors::of(&self.plan()));
         restore(&nat, None, now);
         self.states.rehearse(&nat, xdp)?;
         Ok(Arc::new(nat))
@@ -402,7 +403,7 @@ impl Conntrack {
         for c in &mut specs.1 {
             c.class = classes.get(&(c.vni, Shaped::Line(c.line))).copied().unwrap_or(0);
         }
-        specs.3 = vm_classes(&classes);
+        specs.3 = vm_classes(&classes, &edge.mirrored);
         if told.as_ref() != Some(&specs) {
             writer.set_ports(&specs.0, &specs.1, &specs.2, &specs.3).map_err(NodeError::system("entering circuits"))?;
             *told = Some(specs);
@@ -468,6 +469,9 @@ impl Conntrack {
             if differs || (wanted != 0 && judge(vni)) {
                 writer.set_policy(vni, wanted);
             }
+        }
+        if old.mirrors != plan.mirrors {
+            self.connections.set_mirrors(crate::mirrors::of(plan));
         }
         if old.handovers != plan.handovers {
             self.connections.set_handovers(crate::handover::of(plan));
@@ -547,8 +551,8 @@ fn edge_port_spec(plan: &EdgePortPlan) -> Option<EdgePortSpec> {
     Some(edge_port(plan, i.ifindex, i.mtu.min(u32::from(u16::MAX)) as u16))
 }
 
-/// The VMs among what is shaped.
-fn vm_classes(classes: &BTreeMap<(Vni, Shaped), u16>) -> Vec<VmClassSpec> {
+/// The VMs among what is shaped, and those that are mirrored: the software path serves both.
+fn vm_classes(classes: &BTreeMap<(Vni, Shaped), u16>, mirrored: &[(Vni, u64)]) -> Vec<VmClassSpec> {
     let of = |(&(vni, what), &to): (&(Vni, Shaped), &u16)| match what {
         Shaped::ToVm(mac) => {
             let from = classes.get(&(vni, Shaped::FromVm(mac))).copied().unwrap_or(0);
@@ -556,7 +560,9 @@ fn vm_classes(classes: &BTreeMap<(Vni, Shaped), u16>) -> Vec<VmClassSpec> {
         }
         Shaped::Line(_) | Shaped::FromVm(_) => None,
     };
-    classes.iter().filter_map(of).collect()
+    let mirrored = mirrored.iter().filter(|(vni, mac)| !classes.contains_key(&(*vni, Shaped::ToVm(*mac))));
+    let mirrored = mirrored.map(|&(vni, mac)| VmClassSpec { vni, mac, to: 0, from: 0 });
+    classes.iter().filter_map(of).chain(mirrored).collect()
 }
 
 /// Ports towards VMs by the numbers of their interfaces, as far as these are there, and what the VMs are told.
@@ -649,6 +655,7 @@ pub(crate) fn over(memory: Arc<dyn SessionMemory>, model: &Model, now: u64) -> R
     let nat = on(memory, options(model, 0x7475_6e6e_7921), now, &plan)?;
     nat.set_filter(Arc::new(Filter::new(&plan.filter.groups, &plan.filter.members, &Filter::default())));
     nat.set_handovers(crate::handover::of(&plan));
+    nat.set_mirrors(crate::mirrors::of(&plan));
     crate::states::offline(&nat, plan.states, &plan.timeouts, 0x7475_6e6e_7921)?;
     Ok(Arc::new(nat))
 }
@@ -676,5 +683,6 @@ pub fn enter(writer: &mut Writer, model: &Model) -> Result<(), NodeError> {
     let vm_port =
         |(n, p): (u32, &VmPortPlan)| VmPortSpec { ifindex: IfIndex(201 + n), mtu: u16::MAX, vni: p.vni, mac: p.mac };
     let vms: Vec<_> = (0..).zip(&plan.edge.vm_ports).map(vm_port).collect();
-    writer.set_ports(&ports, &plan.edge.circuits, &vms, &[]).map_err(NodeError::system("entering circuits"))
+    let mirrored = vm_classes(&BTreeMap::new(), &plan.edge.mirrored);
+    writer.set_ports(&ports, &plan.edge.circuits, &vms, &mirrored).map_err(NodeError::system("entering circuits"))
 }

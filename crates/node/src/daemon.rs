@@ -198,7 +198,7 @@ pub fn start(options: &Options) -> Result<Running, NodeError> {
     let conntrack = Conntrack::open((memories, &options.instance), &model, &mut writer, (salt(), changed), &mut notes)?;
     let managed = options.controller.as_ref().map(|c| Arc::new(Managed::open(&c.url, options.state.as_deref())));
     let paths = managed.as_ref().map(|managed| managed.paths.get()).unwrap_or_default();
-    crate::paths::enter(&mut writer, &model, &paths, None);
+    crate::paths::enter(&mut writer, &model, &paths, &Default::default(), None);
     let (routers, _) = conntrack.set_egress(&mut writer, &model);
     plane.set_connections(conntrack.connections());
     plane.set_shaping(conntrack.shaping());

@@ -168,6 +168,8 @@ impl Wanted {
 pub struct Hub {
     subscribers: Mutex<Vec<Subscriber>>,
     next: AtomicU64,
+    /// Who follows flows.
+    pub live: crate::live::Live,
     /// Events taken in.
     pub seen: AtomicU64,
     /// Events lost because a subscriber did not keep up.

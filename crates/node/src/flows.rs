@@ -35,9 +35,25 @@ pub fn key(frame: &[u8]) -> Option<Key> {
     let tunnel = vxlan::Packet::new_checked(payload.get(udp::HEADER_LEN..)?).ok()?;
     let inner = ethernet::Frame::new_checked(tunnel.payload()).ok()?;
     let (head, segment) = ip(inner.ethertype(), inner.payload())?;
+    Some(key_of(tunnel.vni(), head, segment))
+}
+
+/// The flow of a frame that is in no tunnel, or of the tunnel that it is, behind up to two tags; without a VNI.
+pub fn plain_key(frame: &[u8]) -> Option<Key> {
+    const TAGS: [u16; 3] = [0x8100, 0x88a8, 0x9100];
+    let mut at = ethernet::HEADER_LEN;
+    while at <= ethernet::HEADER_LEN + 8 && frame.len() >= at && TAGS.contains(&be::u16(frame, at - 2)) {
+        at += 4;
+    }
+    let rest = frame.get(at..)?;
+    let (head, segment) = ip(be::u16(frame, at - 2), rest)?;
+    Some(key_of(Vni(0), head, segment))
+}
+
+fn key_of(vni: Vni, head: Head, segment: &[u8]) -> Key {
     let has_ports = [protocol::TCP, protocol::UDP, protocol::SCTP].contains(&head.protocol) && segment.len() >= 4;
     let ports = if has_ports { (be::u16(segment, 0), be::u16(segment, 2)) } else { (0, 0) };
-    Some(Key { vni: tunnel.vni(), source: head.source, destination: head.destination, protocol: head.protocol, ports })
+    Key { vni, source: head.source, destination: head.destination, protocol: head.protocol, ports }
 }
 
 /// The VNI of a frame as it came in, if it is VXLAN, whatever is inside.

@@ -44,6 +44,8 @@ pub struct Scrape {
     pub evpn: Vec<crate::routing::EvpnView>,
     /// What waits for its turn.
     pub shaping: crate::shaping::ShapingView,
+    /// What is mirrored.
+    pub mirrors: Vec<crate::mirrors::MirrorView>,
     /// Counters of sessions.
     pub sessions: conntrack::TrackerStats,
     /// How full the pools are.
@@ -86,6 +88,7 @@ impl Node {
             states: self.states(),
             migration: self.migration(),
             shaping: self.shaping(),
+            mirrors: self.mirrors(),
             evpn: self.evpn(),
             handovers: self.handovers(),
             announced: self.announcements(),
@@ -128,13 +131,13 @@ pub fn older_format(openmetrics: &str) -> String {
     out
 }
 
-type Labels = Vec<(&'static str, String)>;
+pub(crate) type Labels = Vec<(&'static str, String)>;
 
 /// Writes one family of metrics: `$name(encoder, name, help, unit, values by labels)`.
 macro_rules! family {
     ($(#[$doc:meta])* $name:ident, $value:ty, $kind:expr, $constant:ty) => {
         $(#[$doc])*
-        fn $name(
+        pub(crate) fn $name(
             encoder: &mut DescriptorEncoder,
             name: &str,
             help: &str,
@@ -181,6 +184,7 @@ impl Collector for Scrape {
         self.states(e)?;
         self.migration(e)?;
         self.shaping(e)?;
+        crate::mirrors::metrics(&self.mirrors, e)?;
         self.evpn(e)?;
         self.announced(e)?;
         self.node(e)

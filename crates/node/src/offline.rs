@@ -55,7 +55,7 @@ impl Offline {
         let mut writer = Writer::create(memory, options).map_err(NodeError::system("building the tables"))?;
         writer.commit(&model.full_commit())?;
         crate::conntrack::enter(&mut writer, &model)?;
-        crate::paths::enter(&mut writer, &model, &Default::default(), None);
+        crate::paths::enter(&mut writer, &model, &Default::default(), &Default::default(), None);
         writer.settle();
         let mut offline = Self { model, writer, warnings: Vec::new() };
         offline.make_up_underlay(mtu)?;

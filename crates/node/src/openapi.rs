@@ -24,6 +24,8 @@ enum Answer {
     Json,
     /// JSON objects, one a line, and an end line.
     Lines(fn() -> Value),
+    /// JSON objects, one a line as they come.
+    Following(fn() -> Value),
     /// A stream of events until the client closes it.
     Stream,
     /// Text of Prometheus.
@@ -107,6 +109,7 @@ const REQUESTS: &[Request] = &[
     get("/v1/underlay", &[], "The netlink watcher."),
     get("/v1/states", &[], "The state table and its agent."),
     get("/v1/shaping", &[], "Lines and VMs that are shaped, and what waits."),
+    get("/v1/mirrors", &[], "What is mirrored, and what was not."),
     get("/v1/migration", &[], "What has migrated to the software path."),
     Request {
         answer: Answer::Lines(schema_of::<VmCounters>),
@@ -142,6 +145,10 @@ const REQUESTS: &[Request] = &[
         ..post("/v1/rollback", ROLLBACK, "The configuration of a generation, as a change of its own.")
     },
     post("/v1/trace", &[], "The path of one packet with every table entry that it met."),
+    Request {
+        answer: Answer::Following(schema_of::<crate::live::Followed>),
+        ..post("/v1/trace/live", &[], "What each packet of a flow meets, as they come.")
+    },
     Request { answer: Answer::Stream, ..post("/v1/capture", &[], "Packets and events as they happen.") },
     Request {
         answer: Answer::Lines(schema_of::<SessionView>),
@@ -197,6 +204,9 @@ fn operation(r: &Request) -> Value {
     let (form, what) = match r.answer {
         Answer::Json => ("application/json", "The answer."),
         Answer::Lines(_) => ("application/x-ndjson", "JSON objects, one a line; the last is `end` with how it ended."),
+        Answer::Following(_) => {
+            ("application/x-ndjson", "JSON objects, one a line, until there are as many as wanted.")
+        }
         Answer::Stream => ("application/octet-stream", "Events until the client closes the connection."),
         Answer::Metrics => ("text/plain", "The exposition format of Prometheus, or OpenMetrics if that is accepted."),
     };
@@ -212,6 +222,9 @@ fn operation(r: &Request) -> Value {
     if let Answer::Lines(line) = r.answer {
         let end = json!({"type": "object", "required": ["end"], "properties": {"end": schema_of::<ListEnd>()}});
         responses["200"]["content"][form]["schema"] = json!({"anyOf": [line(), end]});
+    }
+    if let Answer::Following(line) = r.answer {
+        responses["200"]["content"][form]["schema"] = line();
     }
     for (status, why) in answers {
         responses[status] = refused.clone();

@@ -40,14 +40,17 @@ impl Paths {
     }
 }
 
-/// Enters where VPCs are served, those with these VNIs or all.
-pub(crate) fn enter(writer: &mut Writer, model: &Model, decided: &Paths, vnis: Option<&[Vni]>) {
+/// Enters where VPCs are served, those with these VNIs or all. `live`: those of which a flow is followed, in software whatever else is said.
+pub(crate) fn enter(writer: &mut Writer, model: &Model, decided: &Paths, live: &BTreeSet<Vni>, vnis: Option<&[Vni]>) {
     let views: Box<dyn Iterator<Item = _>> = match vnis {
         Some(vnis) => Box::new(vnis.iter().filter_map(|vni| model.vpc_of_vni(*vni))),
         None => Box::new(model.vpcs_by_vni().into_values()),
     };
+    let mirrored: BTreeSet<Vni> = model.mirrored_vms().into_iter().map(|(vni, _)| vni).collect();
     for (vpc, shaped) in views.map(|view| (view.spec(), view.has_shaped())) {
-        let wanted = vpc.path.bits(decided.of(&vpc.name)) | if shaped { abi::POLICY_SHAPED } else { 0 };
+        let seen = shaped || mirrored.contains(&vpc.vni);
+        let followed = if live.contains(&vpc.vni) { abi::POLICY_PATH_SOFTWARE } else { 0 };
+        let wanted = vpc.path.bits(decided.of(&vpc.name)) | followed | if seen { abi::POLICY_SHAPED } else { 0 };
         if writer.path(vpc.vni).is_some_and(|have| have != wanted) {
             writer.set_path(vpc.vni, wanted);
         }
@@ -103,7 +106,8 @@ impl Node {
         };
         let named = [differ(&before.fast, &paths.fast), differ(&before.software, &paths.software)].concat();
         let named = (before.others_in_software == paths.others_in_software).then_some(&named[..]);
-        enter(&mut self.writer(), &core.model, &paths, named);
+        let live = self.hub().live.vnis();
+        enter(&mut self.writer(), &core.model, &paths, &live, named);
         managed.paths.set(paths);
     }
 }
@@ -126,16 +130,18 @@ mod tests {
         writer.commit(&model.full_commit()).unwrap();
         let services = abi::POLICY_PATH_PEERINGS | abi::POLICY_PATH_SESSIONS;
         let all = |w: &Writer| [1, 2, 3].map(|vni| w.path(Vni(vni)).unwrap());
-        enter(&mut writer, &model, &Paths::default(), None);
+        enter(&mut writer, &model, &Paths::default(), &BTreeSet::new(), None);
         assert_eq!(all(&writer), [0, abi::POLICY_PATH_SOFTWARE, services]);
         let slow = Paths { others_in_software: true, ..Paths::default() };
-        enter(&mut writer, &model, &slow, None);
+        enter(&mut writer, &model, &slow, &BTreeSet::new(), None);
         assert_eq!(all(&writer), [abi::POLICY_PATH_SOFTWARE, abi::POLICY_PATH_SOFTWARE, services]);
         let fast = Paths { fast: ["a".to_string()].into(), ..slow };
-        enter(&mut writer, &model, &fast, Some(&[Vni(2), Vni(9)]));
+        enter(&mut writer, &model, &fast, &BTreeSet::new(), Some(&[Vni(2), Vni(9)]));
         assert_eq!(all(&writer)[0], abi::POLICY_PATH_SOFTWARE, "only those that are named are looked at");
-        enter(&mut writer, &model, &fast, Some(&[Vni(1)]));
+        enter(&mut writer, &model, &fast, &BTreeSet::new(), Some(&[Vni(1)]));
         assert_eq!(all(&writer)[0], 0);
+        enter(&mut writer, &model, &fast, &[Vni(1)].into(), Some(&[Vni(1)]));
+        assert_eq!(all(&writer)[0], abi::POLICY_PATH_SOFTWARE, "a flow of it is followed");
         let one = Paths { software: ["a".to_string()].into(), ..Paths::default() };
         assert_eq!(
             [one.of("a"), one.of("z"), fast.of("a"), fast.of("z")].map(|s| s == ServedBy::Software),

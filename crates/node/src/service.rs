@@ -700,7 +700,8 @@ impl Node {
         self.routing.amended(learned);
         self.conntrack.carry_out(&mut writer, &plan, commit, (&core.model, replaced));
         let touched: Vec<Vni> = commit.tenants.iter().map(|t| t.vni).collect();
-        crate::paths::enter(&mut writer, &core.model, &self.decided_paths(), (!replaced).then_some(&touched[..]));
+        let (decided, live) = (self.decided_paths(), self.hub.live.vnis());
+        crate::paths::enter(&mut writer, &core.model, &decided, &live, (!replaced).then_some(&touched[..]));
         Ok(self.conntrack.set_egress(&mut writer, &core.model))
     }
 

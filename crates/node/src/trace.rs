@@ -52,7 +52,7 @@ pub struct Changed {
 }
 
 /// What the XDP program makes of the packet.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FastPath {
     /// Its verdict.
     pub verdict: String,
@@ -65,7 +65,7 @@ pub struct FastPath {
 }
 
 /// The answer.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Report {
     /// The frame as it came in.
     pub frame: String,
@@ -155,8 +155,13 @@ pub(crate) fn record<R: Recorder>(
     // An empty batch takes a frame.
     let _ = batch.push(Frame::new(&mut region, HEADROOM, frame.len(), ifindex));
     gateway.process_recorded(&mut batch, now_ns, recorder);
+    report(frame, trace(recorder), 0, &batch)
+}
+
+/// What a trace of a batch says of its packet `index`, which came in as `frame`.
+pub(crate) fn report(frame: &[u8], trace: &Trace, index: usize, batch: &Batch<'_>) -> Report {
     let mut report = Report { frame: to_hex(frame), ..Default::default() };
-    for (_, stage, event) in &trace(recorder).events {
+    for (_, stage, event) in trace.events.iter().filter(|(of, ..)| *of == index) {
         if let Event::Route { vni, destination, .. } = event {
             report.routed.push((*vni, *destination));
         }
@@ -164,7 +169,7 @@ pub(crate) fn record<R: Recorder>(
             report.steps.push(Step { stage: stage.name().into(), text: event.to_string() });
         }
     }
-    let Some(done) = batch.frames().first() else { return report };
+    let Some(done) = batch.frames().get(index) else { return report };
     let (verdict, egress) = match done.verdict {
         Verdict::Forward { ifindex } => ("forward", Some(ifindex)),
         Verdict::Answer { ifindex } => ("answer", Some(ifindex)),
@@ -183,7 +188,8 @@ pub(crate) fn record<R: Recorder>(
         report.out = Some(to_hex(done.data()));
         report.changed = changes(frame, done.data());
     }
-    report.generated = batch.output.generated.iter().map(|g| to_hex(&g.data)).collect();
+    let generated = batch.output.generated.iter().filter(|g| g.cause == index);
+    report.generated = generated.map(|g| to_hex(&g.data)).collect();
     report
 }
 

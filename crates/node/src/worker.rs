@@ -237,7 +237,13 @@ impl Worker {
         if received == 0 {
             return (0, batch.recycle());
         }
-        gateway.process(&mut batch, monotonic_ns());
+        match shared.hub.live.pick(gateway.tables(), &batch) {
+            None => gateway.process(&mut batch, monotonic_ns()),
+            Some(mut picked) => {
+                gateway.process_recorded(&mut batch, monotonic_ns(), &mut picked);
+                picked.tell(&batch);
+            }
+        }
         if punts {
             // Those that wait for the agent are taken in when they go on: till then they are in flight.
             gateway.tables().stats(gateway.slot()).taken(received as u64 - batch.output.punts_waiting);

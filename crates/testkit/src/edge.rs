@@ -210,10 +210,10 @@ impl Region {
         self.edge.vm_ports.iter().filter_map(spec).collect()
     }
 
-    /// For the writer: VMs that are shaped.
+    /// For the writer: VMs that are shaped or mirrored.
     pub fn vm_class_specs(&self) -> Vec<VmClassSpec> {
         let spec = |(vpc, vm): (&Vpc, &Vm)| {
-            let (to, from) = vm.shape?;
+            let (to, from) = vm.shape.or(vm.mirrored.then_some((0, 0)))?;
             Some(VmClassSpec { vni: Vni(vpc.vni), mac: vm.mac.number(), to, from })
         };
         self.vpcs.iter().flat_map(|vpc| vpc.vms.iter().map(move |vm| (vpc, vm))).filter_map(spec).collect()

@@ -26,13 +26,13 @@ impl Packet {
         let tunnel = self.layers.iter().position(|l| matches!(l, Layer::Vxlan(_)));
         let mut frame = match tunnel {
             Some(at) => {
-                let mut inner = encode(&self.layers[at + 1..], context);
+                let layers = resolved(&self.layers);
+                let mut inner = encode(&layers[at + 1..], context);
                 inner.extend_from_slice(&self.inner_pad);
                 if let Some(cut) = self.inner_cut {
                     inner.truncate(cut);
                 }
-                let mut outer = self.layers[..=at].to_vec();
-                resolve_entropy(&mut outer, &self.layers[at + 1..]);
+                let mut outer = layers[..=at].to_vec();
                 outer.push(Layer::Hex(inner));
                 encode(&outer, context)
             }
@@ -71,6 +71,18 @@ pub fn checksum(parts: &[&[u8]]) -> u16 {
         sum = (sum & 0xffff) + (sum >> 16);
     }
     !(sum as u16)
+}
+
+/// The layers with what the flow inside each tunnel gives, of a tunnel in a tunnel as well.
+fn resolved(layers: &[Layer]) -> Vec<Layer> {
+    let mut layers = layers.to_vec();
+    let tunnels: Vec<usize> = (0..layers.len()).filter(|i| matches!(layers[*i], Layer::Vxlan(_))).collect();
+    for (i, at) in tunnels.iter().enumerate().rev() {
+        let begin = i.checked_sub(1).map_or(0, |i| tunnels[i] + 1);
+        let (outer, inner) = layers.split_at_mut(at + 1);
+        resolve_entropy(&mut outer[begin..], inner);
+    }
+    layers
 }
 
 fn resolve_entropy(outer: &mut [Layer], inner: &[Layer]) {

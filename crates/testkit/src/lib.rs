@@ -14,6 +14,7 @@ pub mod internet;
 pub mod layers;
 pub mod lex;
 pub mod load;
+pub mod mirror;
 pub mod oracle;
 pub mod parse;
 pub mod ports;

@@ -164,7 +164,7 @@ fn vm_spec(vm: &Vm) -> VmSpec {
         more: Vec::new(),
         nc: vm.nc,
         meter: meter(vm.meter),
-        shaped: vm.shape.is_some(),
+        shaped: vm.shape.is_some() || vm.mirrored,
     }
 }
 

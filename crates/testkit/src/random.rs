@@ -8,6 +8,7 @@ mod edges;
 mod hosts;
 
 use crate::layers::*;
+use crate::mirror::Mirror;
 use crate::oracle;
 use crate::region::*;
 use crate::rng::Rng;
@@ -167,6 +168,13 @@ pub fn change(r: &mut Rng, region: &mut Region) {
             hop.mac = r.chance(80).then(|| mac(r));
         }
     }
+    // Mirrors come, go, and follow their VMs.
+    if !region.mirrors.is_empty() && r.chance(25) {
+        region.mirrors.clear();
+    } else if r.chance(4) {
+        mirrors_of(r, region);
+    }
+    region.note_mirrored();
 }
 
 /// The first or last address that a route covers, or the one beyond.
@@ -232,6 +240,33 @@ fn path(r: &mut Rng) -> u64 {
     }
 }
 
+/// Mirrors some VMs of a region, to NCs that stand for collectors and to other VMs of theirs.
+pub fn mirrors_of(r: &mut Rng, region: &mut Region) {
+    for n in 0..1 + r.below(2) {
+        let vpc = &region.vpcs[r.below(region.vpcs.len())];
+        let Some(target) = vpc.vms.get(r.below(vpc.vms.len().max(1))).map(|vm| vm.name.clone()) else { continue };
+        let of: Vec<String> = vpc.vms.iter().map(|vm| vm.name.clone()).filter(|_| r.chance(40)).collect();
+        let to_vm = r.chance(35) && !of.contains(&target);
+        let to = if to_vm { target } else { r.pick(&region.ncs).name.clone() };
+        let pattern = *r.pick(&["udp", "tcp/80", "any 10.0.0.0/8", "udp/0-1024"]);
+        let (ingress, egress) = *r.pick(&[(true, true), (true, false), (false, true)]);
+        region.mirrors.retain(|m| m.name != format!("m{n}"));
+        region.mirrors.push(Mirror {
+            name: format!("m{n}"),
+            of,
+            ingress,
+            egress,
+            patterns: if r.chance(40) { vec![pattern.parse().unwrap_or_default()] } else { Vec::new() },
+            bytes: if r.chance(30) { 64 + r.below(200) as u16 } else { 0 },
+            limit: Limit::default(),
+            to_vm,
+            to,
+            vni: 0xff_f000 + n as u32,
+        });
+    }
+    region.note_mirrored();
+}
+
 /// The classes of a VM that is shaped; no two have one in common.
 fn classes(vni: u32, number: u64) -> (u16, u16) {
     let first = 1 + 2 * (number as u16 & 0x7f) + ((vni as u16 & 0xff) << 8);
@@ -275,6 +310,7 @@ fn vpc(r: &mut Rng, vni: u32, vnis: &[u32], region: &Region, size: Size) -> Vpc 
             nc: r.pick(&region.ncs).addr,
             meter: meter(r),
             shape: (shaped && r.chance(30)).then(|| classes(vni, i as u64)),
+            mirrored: false,
         };
         if vm.v4.is_some() || vm.v6.is_some() {
             vpc.vms.push(vm);

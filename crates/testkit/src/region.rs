@@ -151,6 +151,8 @@ pub struct Vm {
     pub meter: Option<Meter>,
     /// It is shaped: the classes of what it gets and of what it sends.
     pub shape: Option<(u16, u16)>,
+    /// Mirrors are of it ([`Region::note_mirrored`]).
+    pub mirrored: bool,
 }
 
 /// A tenant's network.
@@ -219,6 +221,8 @@ pub struct Region {
     pub inline: InlinePairs,
     /// The node is a provider edge.
     pub edge: Edge,
+    /// What is mirrored.
+    pub mirrors: Vec<crate::mirror::Mirror>,
 }
 
 impl Default for Region {
@@ -243,6 +247,7 @@ impl Default for Region {
             groups: Groups::default(),
             inline: InlinePairs::default(),
             edge: Edge::default(),
+            mirrors: Vec::new(),
         }
     }
 }
@@ -263,7 +268,7 @@ pub const SWITCHES: &[(&str, u64)] = &[
 impl Vpc {
     /// The path bits of its POLICY word.
     pub fn path_bits(&self) -> u64 {
-        let shaped = self.vms.iter().any(|vm| vm.shape.is_some());
+        let shaped = self.vms.iter().any(|vm| vm.shape.is_some() || vm.mirrored);
         self.path | if shaped { abi::POLICY_SHAPED } else { 0 }
     }
 }

@@ -61,6 +61,7 @@ pub fn change(nat: &Connections, states: &dyn Backing, before: Option<&Region>, 
         (Vni(h.vni), Handover::new(role, &to.collect::<Vec<_>>()))
     };
     nat.set_handovers(region.internet.handovers.iter().map(handover).collect());
+    nat.set_mirrors(region.mirror_specs().into_iter().collect());
     nat.set_leases(gateway::Leases::new(region.leases()));
     for v in &region.vpcs {
         nat.tracker().set_limits(Vni(v.vni), region.internet.limits(v.vni));

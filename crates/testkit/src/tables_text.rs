@@ -4,14 +4,14 @@
 use crate::layers::Mac;
 use crate::lex::{CaseError, Cursor, Named, Names, Word};
 use crate::region::*;
-use crate::{edge, groups, inline, internet};
+use crate::{edge, groups, inline, internet, mirror};
 use std::fmt;
 use std::net::IpAddr;
 
 type Parsed<T> = Result<T, CaseError>;
 
 const STATEMENTS: &str =
-    "node option limit port nexthop nc vpc host route vm name pool snat elastic forward internet sessions handover rule member pick-up states wire server edge circuit vmport delete";
+    "node option limit port nexthop nc vpc host route vm name pool snat elastic forward internet sessions handover rule member pick-up states wire server edge circuit vmport mirror delete";
 
 /// Carries out one statement. `names` grows by what the statement defines.
 pub fn statement(file: &str, words: &[Word], region: &mut Region, names: &mut Names) -> Parsed<()> {
@@ -46,6 +46,10 @@ pub fn statement(file: &str, words: &[Word], region: &mut Region, names: &mut Na
                 edge::statement(&mut c, first, region)?;
                 None
             }
+            "mirror" => {
+                mirror::statement(&mut c, region)?;
+                None
+            }
             "delete" => delete(&mut c, region)?,
             other => {
                 let message = format!("`{other}` is no statement of a tables section; there are: {STATEMENTS}");
@@ -55,6 +59,7 @@ pub fn statement(file: &str, words: &[Word], region: &mut Region, names: &mut Na
         c.end()?;
         defined
     };
+    region.note_mirrored();
     if let Some((name, new)) = defined {
         // A name that is defined again keeps what the new statement does not say.
         let old = names.remove(&name).unwrap_or_default();
@@ -371,6 +376,7 @@ fn vm(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<Defined> {
         nc: IpAddr::from([0; 4]),
         meter: None,
         shape: None,
+        mirrored: false,
     };
     while let Some(addr) = c.maybe_ip() {
         match addr {
@@ -441,8 +447,9 @@ fn delete(c: &mut Cursor<'_>, region: &mut Region) -> Parsed<Defined> {
         }
         other if internet::delete(c, other, region)? || groups::delete(c, other, region)? => (),
         other if inline::delete(c, other, region)? || edge::delete(c, other, region)? => (),
+        other if mirror::delete(c, other, region)? => (),
         other => {
-            let known = "vpc route vm nc snat elastic forward pool group member server edge circuit vmport";
+            let known = "vpc route vm nc snat elastic forward pool group member server edge circuit vmport mirror";
             return Err(c.error(word, &format!("`{other}` is none of: {known}")));
         }
     }
@@ -512,7 +519,8 @@ impl fmt::Display for Region {
             writeln!(f)?;
         }
         self.vpcs.iter().try_for_each(|v| fmt_vpc(self, v, f))?;
-        write!(f, "{}{}{}{}", self.internet, self.groups, self.inline, self.edge)
+        write!(f, "{}{}{}{}", self.internet, self.groups, self.inline, self.edge)?;
+        self.mirrors.iter().try_for_each(|m| writeln!(f, "  {m}"))
     }
 }
 

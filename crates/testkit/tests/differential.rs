@@ -32,11 +32,13 @@ struct Pair<E = XdpRunner> {
     rust: UserEngine,
     /// The last packet went to a customer, by a port of the edge.
     to_customer: bool,
+    /// Copies for mirrors that were as the oracle expects them.
+    copies: u64,
 }
 
 impl<E> Pair<E> {
     fn new(one: E) -> Pair<E> {
-        Pair { one, rust: UserEngine::default(), to_customer: false }
+        Pair { one, rust: UserEngine::default(), to_customer: false, copies: 0 }
     }
 }
 
@@ -132,6 +134,9 @@ fn agree_on_packets(engine: XdpRunner, packets: usize, kinds: Kinds) -> BTreeMap
         if done == 0 || rng.chance(60) {
             random::host_of(&mut rng, &mut region);
         }
+        if done == 0 || rng.chance(25) {
+            random::mirrors_of(&mut rng, &mut region);
+        }
         pair.start(&region).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{region}"));
         for i in 1..=PER_REGION {
             if i % (PER_REGION / 4) == 0 {
@@ -169,6 +174,8 @@ fn agree_on_packets(engine: XdpRunner, packets: usize, kinds: Kinds) -> BTreeMap
     seen.iter().for_each(|(what, n)| println!("  {n:>8} {what}"));
     // The generator has teeth only while packets get far and fail in many ways.
     assert!(seen.get("forward").is_some_and(|n| *n * 8 > done as u64), "too few packets are forwarded");
+    println!("  {:>8} copies for mirrors", pair.copies);
+    assert!(pair.copies > done as u64 / 2_000, "too few copies: {}", pair.copies);
     let vms = seen.keys().filter(|what| what.starts_with("drop vm_port_")).count();
     assert_eq!(vms, 3, "kinds of faults of VMs");
     assert!(seen.len() >= if edges { 40 } else { 30 }, "too few kinds of outcome: {}", seen.len());
@@ -411,6 +418,7 @@ impl<E: Side> Pair<E> {
             return Err(format!("generated frames differ; XDP:{}\nthe Rust path:{}", describe(&fast), describe(&slow)));
         }
         opinion(region, frame, &slow, port)?;
+        self.copies += opinions::mirrors::opinion(region, frame, &slow, port)?;
         let edge = |port: &u32| region.edge.ports.iter().any(|e| e.port == *port);
         self.to_customer = matches!(&slow.end, End::Forward(Some(to), _) if edge(to));
         Ok(match (fast.punt, &slow.end) {
@@ -519,6 +527,10 @@ fn allowed(frame: &[u8], region: &Region, slow: &Seen, port: u32) -> Vec<PuntRea
     let marked = matches!(&slow.end, End::Forward(_, b) if inner > 0 && b.get(inner - 1) == Some(&3));
     // Of a packet that is dropped behind stage route nobody sees whether its line or its VM is shaped; at another node a VM's class is that one's.
     let shaped = || region.edge.circuits.iter().any(|c| c.class != 0) || !region.vm_class_specs().is_empty();
+    if !region.mirrors.is_empty() {
+        // A VM's entry calls the software path, whatever the mirror is about.
+        out.push(PuntReason::Shaped);
+    }
     if slow.classes.wait() || (marked || matches!(slow.end, End::Drop(_))) && shaped() {
         out.push(PuntReason::Shaped);
     }

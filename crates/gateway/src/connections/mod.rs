@@ -23,6 +23,7 @@ use std::sync::Arc;
 use crate::handover::Handovers;
 use crate::l4::L4;
 use crate::leases::Leases;
+use crate::mirror::Mirrors;
 use crate::nat::{binding, Nat};
 use crate::work::QueuedFragment;
 
@@ -36,6 +37,7 @@ pub struct Connections {
     states: RwLock<Option<Arc<Shared>>>,
     handovers: RwLock<Arc<Handovers>>,
     leases: RwLock<Leases>,
+    mirrors: RwLock<Arc<Mirrors>>,
 }
 
 /// Who hears of what.
@@ -88,6 +90,7 @@ impl Connections {
             states: RwLock::default(),
             handovers: RwLock::default(),
             leases: RwLock::default(),
+            mirrors: RwLock::default(),
         }
     }
 
@@ -129,6 +132,17 @@ impl Connections {
             states.evaluate_strays(strays);
         }
         Ok(())
+    }
+
+    /// What is mirrored. While it is held, nothing else comes into force.
+    pub fn mirrors(&self) -> RwLockReadGuard<'_, Arc<Mirrors>> {
+        self.mirrors.read()
+    }
+
+    /// Brings other mirrors into force; those that go on keep their counts. When it returns, no batch goes on by those before.
+    pub fn set_mirrors(&self, mut mirrors: Mirrors) {
+        mirrors.go_on(&self.mirrors());
+        *self.mirrors.write() = Arc::new(mirrors);
     }
 
     /// The VPCs of which another cluster may have sessions. While it is held, no others come into force.
@@ -263,6 +277,7 @@ pub(crate) struct SessionView<'w> {
     pub filter: &'w Filter,
     pub states: Option<&'w Shared>,
     pub handovers: &'w Handovers,
+    pub mirrors: &'w Mirrors,
 }
 
 /// A session for a packet that seemed to have none.

@@ -59,8 +59,15 @@ fn begin(nat: &Connections, vni: Vni, port: u16, now: u64) -> Result<SessionRef,
     };
     let (sessions, filter) = (nat.tracker.sessions(), Filter::default());
     let guard = sessions.enter();
-    let handovers = crate::Handovers::default();
-    let sight = SessionView { connections: nat, guard: &guard, filter: &filter, states: None, handovers: &handovers };
+    let (handovers, mirrors) = (crate::Handovers::default(), crate::Mirrors::default());
+    let sight = SessionView {
+        connections: nat,
+        guard: &guard,
+        filter: &filter,
+        states: None,
+        handovers: &handovers,
+        mirrors: &mirrors,
+    };
     match sight.create(&new, now)? {
         Made::New(session) => Ok(session),
         Made::Found(session) => panic!("{session:?} was there"),
@@ -115,8 +122,15 @@ fn a_dead_session_gives_way_to_whom_its_port_belongs_now() {
     let sessions = nat.tracker.sessions();
     let guard = sessions.enter();
     let filter = Filter::default();
-    let handovers = crate::Handovers::default();
-    let sight = SessionView { connections: &nat, guard: &guard, filter: &filter, states: None, handovers: &handovers };
+    let (handovers, mirrors) = (crate::Handovers::default(), crate::Mirrors::default());
+    let sight = SessionView {
+        connections: &nat,
+        guard: &guard,
+        filter: &filter,
+        states: None,
+        handovers: &handovers,
+        mirrors: &mirrors,
+    };
     let inner = |port| inner_key(Vni(8), 17, [10, 0, 0, 5].into(), [198, 51, 100, 10].into(), (port, 53)).unwrap();
     for port in 0..100 {
         let outer = sight.found(guard.find_inner(&inner(port)).unwrap()).outer;
@@ -189,8 +203,15 @@ fn a_fragment_is_known_by_its_datagram() {
     let nat = nat(1000, None);
     let (sessions, filter) = (nat.tracker.sessions(), Filter::default());
     let guard = sessions.enter();
-    let handovers = crate::Handovers::default();
-    let sight = SessionView { connections: &nat, guard: &guard, filter: &filter, states: None, handovers: &handovers };
+    let (handovers, mirrors) = (crate::Handovers::default(), crate::Mirrors::default());
+    let sight = SessionView {
+        connections: &nat,
+        guard: &guard,
+        filter: &filter,
+        states: None,
+        handovers: &handovers,
+        mirrors: &mirrors,
+    };
     let (first, later) = (v4(17, 0, true), L4 { src_port: 0, dst_port: 0, ..v4(17, 96, false) });
     let vni = Some(Vni(7));
     assert_eq!(sight.first_fits(vni, &later, S), Ok(()), "a later one is not asked about");

@@ -2,7 +2,7 @@
 //! Framing vmport: a plain Ethernet frame of a VM of this node, on a port of its own. The port names the VPC and the VM; what leaves by it is a
 //! frame without tags. The order of checks is that of `docs/design/vswitch.md`.
 
-use abi::{DropReason, IfIndex, VM_FLAG_GATEWAY};
+use abi::{DropReason, IfIndex, Vni, VM_FLAG_GATEWAY};
 use std::net::IpAddr;
 use tables::{NexthopView, VmEntry, VmPort};
 use wire::{be, ethernet};
@@ -60,16 +60,16 @@ pub(crate) fn check_address<R: Recorder>(w: &Work<'_, R>, p: &Packet, a: Addr, v
 
 /// How a frame leaves to a destination whose NC is this node, to which there is no way by the underlay.
 #[cold]
-pub(crate) fn path<R: Recorder>(w: &Work<'_, R>, p: &Packet) -> Result<Path, DropReason> {
+pub(crate) fn path<R: Recorder>(w: &Work<'_, R>, vni: Vni, vm: &VmEntry) -> Result<Path, DropReason> {
     const NONE: DropReason = DropReason::UnderlayNoRoute;
     if !w.tables.has_vm_ports() {
         return Err(NONE);
     }
-    let nc = w.tables.nc(p.vm.nc).ok_or(NONE)?;
+    let nc = w.tables.nc(vm.nc).ok_or(NONE)?;
     if !w.settings.is_vtep(Addr::of(nc.addr), matches!(nc.addr, IpAddr::V6(_))) {
         return Err(NONE);
     }
-    let port = w.tables.vm_port_of(p.dst_vpc().vni, p.vm.mac).ok_or(DropReason::VmPortNone)?;
+    let port = w.tables.vm_port_of(vni, vm.mac).ok_or(DropReason::VmPortNone)?;
     // The frame's own header names the sender.
     let nexthop = NexthopView { dmac: port.mac, smac: 0, mtu: port.mtu, ifindex: port.ifindex, ready: true };
     Ok(Path { tags: Some(Tags::NONE), ..Path::over(nexthop) })

@@ -6,7 +6,7 @@ use tables::VmEntry;
 use wire::{ethernet, ipv6};
 
 use super::route::lookup_vm;
-use crate::framing::{qinq, vmport};
+use crate::framing::qinq;
 use crate::packet::{framed, Kind, Packet};
 use crate::record::{Event, Recorder};
 use crate::work::{Path, Work};
@@ -70,10 +70,7 @@ pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Fram
     }
     let mut path = match p.leaves {
         Some((circuit, ce)) => qinq::path(&circuit, ce),
-        None => match w.path_to(p.vm.nc, p.flow) {
-            Err(DropReason::UnderlayNoRoute) => vmport::path(w, p)?,
-            path => path?,
-        },
+        None => w.path_to_vm(p.dst_vpc().vni, &p.vm, p.flow)?,
     };
     if R::ON {
         note_path(w, p, &path);

@@ -5,6 +5,7 @@ use abi::{DropReason, Stage};
 use wire::{be, checksum, ethernet, ipv4, ipv6};
 
 use crate::fragment;
+use crate::mirror;
 use crate::packet::{Kind, Packet};
 use crate::record::{Event, Recorder};
 use crate::settings::Settings;
@@ -28,6 +29,7 @@ pub(crate) fn run<R: Recorder>(
     let tos = new_tos(p, &w.settings);
     rewrite_inner(f.buffer, at, p, gateway_mac, tos.inner).ok_or(DropReason::TxFailed)?;
     let carrier = path.carrier(tos.outer, p.flow, p.dst_vpc().vni);
+    let delivered = mirror::delivered(w, p, f, at);
     if path.cut {
         let inner = p.inner_frame(f).to_vec();
         fragment::cut(w, p, f, &inner, &carrier, path.nexthop)?;
@@ -40,6 +42,9 @@ pub(crate) fn run<R: Recorder>(
     }
     if R::ON {
         w.note(p, Stage::Rewrite, Event::Bytes { before, after: f.data().to_vec() });
+    }
+    if let Some(inner) = delivered {
+        mirror::gotten(w, p, &inner);
     }
     Ok(())
 }

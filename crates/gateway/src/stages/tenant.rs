@@ -12,7 +12,7 @@ use crate::packet::{Addr, Kind, Packet};
 use crate::record::{Event, Recorder};
 use crate::stages::parse::{bad_addresses_v6, misaddressed_v4};
 use crate::work::Work;
-use crate::{arp, dhcp, dhcp6, echo, nd, turns, Frame, Verdict};
+use crate::{arp, dhcp, dhcp6, echo, mirror, nd, turns, Frame, Verdict};
 
 /// Finds the tenant and starts to load its counter.
 #[inline(always)]
@@ -66,7 +66,9 @@ pub(crate) fn run<R: Recorder>(w: &mut Work<'_, R>, p: &mut Packet, f: &mut Fram
         return Ok(());
     }
     if w.settings.shaped {
-        turns::sender(w, p, f);
+        if let Some(vm) = turns::sender(w, p, f) {
+            mirror::sent(w, p, f, vm.mac);
+        }
     }
     Ok(())
 }

@@ -12,6 +12,7 @@ mod filter_states;
 mod gateway;
 mod handover;
 mod meter;
+mod mirror;
 mod nc;
 mod node;
 mod peering;
@@ -42,6 +43,7 @@ pub use filter_states::*;
 pub use gateway::*;
 pub use handover::*;
 pub use meter::*;
+pub use mirror::*;
 pub use nc::*;
 pub use node::*;
 pub use peering::*;
@@ -309,8 +311,9 @@ kinds! {
         Overlay in overlays = 19,
         EvpnInstance in evpn_instances = 20,
         VmPort in vm_ports = 21,
+        Mirror in mirrors = 22,
         #[cfg(test)]
-        Probe in probes = 22,
+        Probe in probes = 23,
     }
 }
 

@@ -18,6 +18,7 @@ mod evpn;
 mod find;
 mod groups;
 mod lookup;
+mod mirrors;
 mod named;
 mod pages;
 mod peers;

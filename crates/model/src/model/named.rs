@@ -49,7 +49,7 @@ impl Model {
     }
 
     fn forget_tunnel_ends(&mut self, kind: Kind) {
-        if matches!(kind, Kind::Handover | Kind::EdgePort) {
+        if matches!(kind, Kind::Handover | Kind::EdgePort | Kind::Mirror) {
             self.tunnel_ends.take();
         }
     }
@@ -86,6 +86,7 @@ impl Model {
             self.edge_faults(&mut out, described);
             self.evpn_faults(&mut out, described);
             self.vm_port_faults(&mut out, described);
+            self.mirror_faults(&mut out, described);
             if region {
                 self.region_faults(&mut out, described);
             }

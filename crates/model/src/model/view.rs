@@ -159,13 +159,14 @@ impl Model {
         self.peerings.get(peering).map(|p| p.pair.map(|id| self.view(id)))
     }
 
-    /// The tunnel addresses of all NCs, of clusters that sessions are handed over to, and of nodes at which edge ports are, which are NCs to the
-    /// tables.
+    /// The tunnel addresses of all NCs, of clusters that sessions are handed over to, of nodes at which edge ports are, and of collectors of mirrors, which
+    /// are NCs to the tables.
     pub fn nc_addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
         let handed = self.named.handovers.values().flat_map(|h| h.to.iter().copied());
         let own = self.own_name();
         let edges = self.named.edge_ports.values().flat_map(move |p| p.elsewhere(own).iter().copied());
-        self.nc_addrs.keys().copied().chain(handed).chain(edges)
+        let collectors = self.named.mirrors.values().filter_map(|m| m.to_address);
+        self.nc_addrs.keys().copied().chain(handed).chain(edges).chain(collectors)
     }
 
     /// The same as a set, which is made once for all who ask.
@@ -297,6 +298,16 @@ impl<'a> Steps<'a> {
                     }
                     let now = model.named.edge_ports.get(name);
                     c.ncs_after.extend(now.iter().flat_map(|p| p.elsewhere(model.own_name()).iter().copied()));
+                }
+                Undo::Named(Kind::Mirror, name, old) => {
+                    if let Some(Object::Mirror(old)) = old.as_deref() {
+                        c.ncs_before.extend(old.to_address);
+                    }
+                    c.ncs_after.extend(model.named.mirrors.get(name).and_then(|m| m.to_address));
+                    // Their entries say that they are mirrored, or no more.
+                    model.mirror_touches(name, old.as_deref(), &mut |vpc, mac| {
+                        c.delta(vpc).vms.entry(mac).or_insert(true);
+                    });
                 }
                 Undo::PeeringAdded(_) | Undo::PeeringRemoved(..) | Undo::Named(..) => {}
                 Undo::VmAdded(v, mac) => drop(c.delta(*v).vms.entry(*mac).or_insert(false)),

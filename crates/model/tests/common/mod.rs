@@ -98,9 +98,10 @@ impl Generator {
 
     fn object(&mut self) -> Object {
         if self.rng.random_ratio(1, 20) {
-            return match self.rng.random_range(0..4) {
+            return match self.rng.random_range(0..6) {
                 0 => self.pool(),
                 1 => self.snat(),
+                2 | 3 => self.mirror(),
                 _ => self.elastic(),
             };
         }
@@ -224,6 +225,26 @@ impl Generator {
             offload,
             limits,
             timeouts,
+            labels: self.labels(),
+        }))
+    }
+
+    fn mirror(&mut self) -> Object {
+        let vms: BTreeSet<Name> = (0..self.rng.random_range(0..3)).map(|_| self.name("m", 10)).collect();
+        let collector = IpAddr::V4(Ipv4Addr::new(192, 0, 2, self.rng.random_range(5..60)));
+        let to_vm = self.rng.random_ratio(1, 3).then(|| self.name("m", 10));
+        let direction = [MirrorDirection::Ingress, MirrorDirection::Egress, MirrorDirection::Both];
+        Object::Mirror(Box::new(Mirror {
+            name: self.name("i", 3),
+            vpc: self.name("v", 5),
+            vms: vms.into_iter().collect(),
+            direction: direction[self.rng.random_range(0..3)],
+            filter: vec!["tcp/443 10.0.0.0/8".parse().unwrap()],
+            bytes: self.rng.random_bool(0.5).then_some(128),
+            to_address: to_vm.is_none().then_some(collector),
+            to_vm,
+            vni: Vni(self.rng.random_range(3..9)),
+            limit: PacketLimit { rate: 100, burst: 10 },
             labels: self.labels(),
         }))
     }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the naive oracle thinks of what became of a packet.
 
+pub mod mirrors;
+
 use abi::DropReason;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use testkit::edge::Circuit;
