@@ -488,10 +488,10 @@ impl Region {
         }
     }
 
-    /// Makes what the store has what is configured: some documents that another controller wrote, or all.
+    /// Makes what the store has what is configured: some documents that another controller wrote, or all. Whoever wrote them was allowed to; pools are
+    /// divided as they say.
     pub fn take(&mut self, wish: &Wish<'_>, revision: u64) -> Result<(), Unfit> {
-        let who = Principal { role: "controller".into(), access: Access::Operator, tenant: None, node: None };
-        let proposal = self.propose(wish, &who)?;
+        let proposal = self.proposed(wish, None)?;
         self.commit(vec![proposal], revision);
         Ok(())
     }

@@ -77,3 +77,17 @@ fn a_plan_that_fails_is_shortened_to_what_is_needed() {
     // A tenant that comes is all that it takes.
     assert!(matches!(&shortest[..], [item] if matches!(item.act, Act::Come { .. })), "{shortest:?}");
 }
+
+/// Prints the shortest failing plan of a seed, and its run: `TUNNY_SEED=7 small --ignored one_seed --nocapture`.
+#[test]
+#[ignore = "prints the run of TUNNY_SEED"]
+fn one_seed() {
+    let seed = std::env::var("TUNNY_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
+    let size = Size::small(seed);
+    let (plan, outcome) = shrink(seed, &size, &plan_of(seed, &size), None);
+    println!("{size:?}\n{:?}\n{:?}", outcome.violation, outcome.counts);
+    plan.iter().for_each(|item| println!("{item}"));
+    let log = run(seed, &size, &plan, None, true).log.unwrap_or_default();
+    let lines: Vec<&str> = log.lines().collect();
+    println!("{}", lines[lines.len().saturating_sub(400)..].join("\n"));
+}
