@@ -619,9 +619,8 @@ fn who_follows_takes_a_division_of_a_pool() {
     let (mut leads, mut follows) = (empty(), empty());
     change(&mut leads, &ground, &operator()).unwrap();
     follows.take(&Wish::Some(&ground), 1).unwrap();
-    let divided = docs(
-        "kind: PublicPool, metadata: {name: p}, spec: {ranges: [203.0.113.0/30], shares: [203.0.113.0/30 a1]}",
-    );
+    let divided =
+        docs("kind: PublicPool, metadata: {name: p}, spec: {ranges: [203.0.113.0/30], shares: [203.0.113.0/30 a1]}");
     assert!(matches!(leads.propose(&Wish::Some(&divided), &operator()), Err(Unfit::Forbidden(_))));
     let proposal = leads.propose_division(&divided).unwrap();
     leads.commit(vec![proposal], 2);

@@ -326,9 +326,10 @@ impl Controller {
         }
         match replica.etcd.settle() {
             Ok(revision) => {
-                let core = self.core();
+                let mut core = self.core();
                 // Else the next round: the changes come.
                 if core.region.revision() >= revision && replica.office() == Office::Leads(term) {
+                    core.fleet.begin_term();
                     replica.etcd.set_fence(Fence::Term(term));
                     tracing::info!("this controller takes changes, at revision {revision}");
                 }

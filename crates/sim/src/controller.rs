@@ -164,6 +164,7 @@ impl Controller {
         let knows = self.core.as_ref().is_some_and(|core| core.region.revision() >= store.revision);
         if settles && knows {
             self.fence = Fence::Term(term);
+            self.core.iter_mut().for_each(|core| core.fleet.begin_term());
         }
         settles && knows
     }

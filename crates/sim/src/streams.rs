@@ -149,7 +149,10 @@ impl World {
                 return self.queue.at(at, Event::Installed(n, epoch, id, docs));
             }
             Heard::Admission(admitted) => {
-                self.nodes[n].kept.admitted = admitted;
+                let drew = std::mem::replace(&mut self.nodes[n].kept.admitted, admitted);
+                if drew && !admitted {
+                    self.check_withdrawn(n);
+                }
                 self.say(|| format!("node {n} is {}admitted", if admitted { "" } else { "not " }));
                 1
             }
@@ -232,7 +235,8 @@ impl World {
         let report = self.nodes[n].report(now);
         // One is on its way at a time. Where the connection breaks amid it, it is lost, or comes later, behind others, or twice.
         let mut rng = chance::of(self.seed, &[60, n as u64, now]);
-        let fate = rng.random_range(0..200);
+        // When the last fault is over nothing is lost any more.
+        let fate = if now > self.end { 200 } else { rng.random_range(0..200) };
         if fate < 3 {
             self.breaks(n);
         }

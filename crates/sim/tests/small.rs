@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Small regions, seed by seed; each checker sees what is wrong on purpose; a seed replays byte for byte; a plan that fails is shortened.
 
-use sim::{plan_of, run, run_small, shrink, Act, Plant, Size};
+use sim::{plan_of, run, run_full, run_small, shrink, Act, Full, Plant, Size};
 
 fn all_hold(seeds: std::ops::RangeInclusive<u64>) {
     let failed = seeds.filter_map(|seed| {
@@ -52,6 +52,9 @@ fn each_checker_sees_what_is_wrong_on_purpose() {
         (Plant::PortTwice, ["ports", "ports"]),
         (Plant::Idle, ["settled", "settled"]),
     ] {
+        let mut plan = plan.clone();
+        // A leader that does nothing: what it lets lie is a move.
+        plan.retain(|item| plant != Plant::Idle || item.at < 55_000 || matches!(item.act, Act::Move { .. }));
         let outcome = run(7, &size, &plan, Some(plant), false);
         let violation = outcome.violation.unwrap_or_else(|| panic!("{plant:?} is not seen"));
         assert!(checkers.contains(&violation.checker), "{plant:?}: {violation:?}");
@@ -90,4 +93,27 @@ fn one_seed() {
     let log = run(seed, &size, &plan, None, true).log.unwrap_or_default();
     let lines: Vec<&str> = log.lines().collect();
     println!("{}", lines[lines.len().saturating_sub(400)..].join("\n"));
+}
+
+/// A region as one of full size, a thousandth as large and for three days.
+#[test]
+fn a_region_that_rests_in_between_holds() {
+    let full = Full { tenants: 100, vpcs: 10, clusters: 4, nodes: 2, days: 3, requests: 20, faults: 3 };
+    let plan = full.plan(1);
+    let outcome = run_full(1, &full, &plan, false);
+    assert_eq!(outcome.violation, None);
+    assert!(outcome.counts.requests > 30 && outcome.counts.faults > 5, "{:?}", outcome.counts);
+}
+
+/// A month of a million VPCs: `TUNNY_TENANTS` for another size.
+#[test]
+#[ignore = "long"]
+fn long_a_month_of_full_size_holds() {
+    let tenants = std::env::var("TUNNY_TENANTS").ok().and_then(|text| text.parse().ok()).unwrap_or(100_000);
+    let (full, begun) = (Full { tenants, ..Full::default() }, std::time::Instant::now());
+    let outcome = run_full(1, &full, &full.plan(1), false);
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let memory = status.lines().find(|line| line.starts_with("VmHWM")).unwrap_or_default();
+    println!("{tenants} tenants: {:.1} s, {memory}, {:?}", begun.elapsed().as_secs_f64(), outcome.counts);
+    assert_eq!(outcome.violation, None);
 }

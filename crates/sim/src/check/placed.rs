@@ -15,6 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Placed {
     /// Clusters that hold a Tenant, from a revision on.
     holders: BTreeMap<Name, Vec<(u64, BTreeSet<Name>)>>,
+    /// The cluster that its document names, from a revision on: there it is until it has a place.
+    named: BTreeMap<Name, Vec<(u64, Option<Name>)>>,
     /// VPCs that were ever peered.
     peers: BTreeMap<Name, BTreeSet<Name>>,
 }
@@ -39,6 +41,9 @@ impl Placed {
                 }
                 self.holders.entry(tenant.clone()).or_default().push((at, clusters));
             }
+            Record::Object(_, _, Some(Object::Tenant(tenant))) => {
+                self.named.entry(tenant.name.clone()).or_default().push((at, tenant.cluster.clone()));
+            }
             Record::Object(_, _, Some(Object::Peering(peering))) => {
                 let [a, b] = &peering.vpcs;
                 self.peers.entry(a.clone()).or_default().insert(b.clone());
@@ -58,7 +63,13 @@ impl Placed {
             let owner = things::owner_of(&vpc);
             let places = self.holders.get(&owner).into_iter().flatten();
             let last = { places }.take_while(|(at, _)| *at <= revision).last();
-            if last.is_some_and(|(_, clusters)| clusters.contains(cluster)) {
+            let named = self.named.get(&owner).into_iter().flatten();
+            let named = { named }.take_while(|(at, _)| *at <= revision).last().and_then(|(_, named)| named.as_ref());
+            let may = match last {
+                Some((_, clusters)) if !clusters.is_empty() => clusters.contains(cluster),
+                _ => named == Some(cluster),
+            };
+            if may {
                 return true;
             }
             todo.extend(self.peers.get(&vpc).into_iter().flatten().cloned());

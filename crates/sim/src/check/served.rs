@@ -34,6 +34,15 @@ impl World {
         (!believed.is_empty()).then(|| believed.into_iter().filter(|n| self.nodes[*n].draws()).collect())
     }
 
+    /// A node is told to draw no more packets: if it does what it is there for, another one of its cluster draws them.
+    pub(crate) fn check_withdrawn(&mut self, n: usize) {
+        let cluster = self.nodes[n].cluster;
+        let draws = self.nodes.iter().any(|node| node.cluster == cluster && node.draws());
+        if !draws && self.checks.trusts(n, self.now) {
+            self.fails("served", format!("node {n}, the last one of cluster {cluster}, is told to draw no packets, and it has all that it should"));
+        }
+    }
+
     pub(super) fn check_served(&mut self) {
         let (now, mut what) = (self.now, None);
         let vpcs = self.clients.vpcs(self.hosts.iter().flat_map(|host| host.asks.iter().flatten()));
