@@ -358,7 +358,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::store::embedded::Embedded;
-    use crate::store::{Entry, Revision, Snapshot, Store, StoreError, Watch};
+    use crate::store::{Entry, Revision, Snapshot, Store, StoreError, Watch, Write};
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::Arc;
 

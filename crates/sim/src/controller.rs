@@ -214,6 +214,10 @@ impl Controller {
             Some(false) => Err(Refused::Away),
             None => store.write(term, records),
         };
+        if written == Err(Refused::Away) {
+            // Perhaps the store has it: nothing else is written before that is known.
+            self.fence = Fence::Closed;
+        }
         written
     }
 

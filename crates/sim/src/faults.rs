@@ -200,6 +200,9 @@ impl World {
     /// A node dies.
     fn crash(&mut self, n: usize, forgets: bool) {
         if !self.nodes[n].up {
+            if forgets {
+                self.nodes[n].die(true);
+            }
             return;
         }
         self.say(|| format!("node {n} dies{}", if forgets { ", its disk too" } else { "" }));

@@ -17,8 +17,9 @@ pub struct Host {
     pub asks: Option<BTreeSet<u32>>,
     /// It does not reach any controller before this time.
     pub cut_until: u64,
-    /// The last line that is on its way arrives then.
+    /// The last line that is on its way arrives then, and the last word of the host.
     last: u64,
+    said: u64,
 }
 
 impl World {
@@ -56,7 +57,8 @@ impl World {
         if self.plant == Some(crate::world::Plant::Astray) && now > 60_000 {
             self.hosts[h].sends.clear();
         }
-        let at = now + self.way(41, h);
+        let at = (now + self.way(41, h)).max(self.hosts[h].said + 1);
+        self.hosts[h].said = at;
         if let Some(c) = (0..self.controllers.len()).find(|c| self.controllers[*c].writes(now)) {
             self.queue.at(at, Event::Switched(h, c, revision));
         }

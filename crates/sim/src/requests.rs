@@ -31,8 +31,10 @@ pub struct Told {
     pub object: Option<Object>,
     /// When that was told.
     pub since: u64,
-    /// A request is under way, or came to an end that nobody knows: it may be otherwise.
+    /// A request is under way: it may be otherwise.
     pub open: bool,
+    /// One came to an end that nobody knows.
+    pub unsure: bool,
 }
 
 /// A request that is under way.
@@ -114,7 +116,8 @@ impl Clients {
     /// VPCs that are told to be there, in the order of their names; and of those that were there before some.
     pub fn vpcs<'a>(&self, vnis: impl Iterator<Item = &'a u32>) -> Vec<Name> {
         let told = self.told.range((Kind::Vpc, "".into())..).take_while(|(key, _)| key.0 == Kind::Vpc);
-        let there = told.filter(|(_, told)| !told.open && told.object.is_some()).map(|(key, _)| key.1.clone());
+        let there =
+            told.filter(|(_, told)| !told.open && !told.unsure && told.object.is_some()).map(|(key, _)| key.1.clone());
         let before = vnis.map(|vni| things::vpc_name((vni - 1) / 16, (vni - 1) % 16));
         let before = before.filter(|name| !self.told.contains_key(&(Kind::Vpc, name.clone())));
         let all: BTreeSet<Name> = there.chain(before).collect();
@@ -155,10 +158,10 @@ impl Clients {
         self.recent.extend(keys(&request.docs).map(|key| (now, key)));
         for item in &request.docs.puts {
             let object = Some(item.object.clone());
-            self.told.insert((item.object.kind(), item.object.name()), Told { object, since: now, open: false });
+            self.told.insert((item.object.kind(), item.object.name()), Told { object, since: now, ..Told::default() });
         }
         for (kind, name, _) in &request.docs.deletes {
-            self.told.insert((*kind, name.clone()), Told { object: None, since: now, open: false });
+            self.told.insert((*kind, name.clone()), Told { object: None, since: now, ..Told::default() });
         }
         self.tenants.extend(request.tenants);
         self.busy.retain(|lane| !request.lanes.contains(lane));
@@ -169,7 +172,7 @@ impl Clients {
         self.refused += 1;
         for key in keys(&request.docs) {
             if let Some(told) = self.told.get_mut(&key) {
-                told.open = request.unknown;
+                (told.open, told.unsure) = (false, told.unsure || request.unknown);
             }
         }
         self.busy.retain(|lane| !request.lanes.contains(lane));

@@ -16,8 +16,9 @@ impl World {
     fn told_now(&mut self, ripe: bool) -> Vec<(Key, Told)> {
         let (now, is_old) = (self.now, |since: u64, now: u64| !ripe || now >= since + BOUND);
         let told = &self.clients.told;
-        let found =
-            |key: &Key| told.get(key).filter(|t| !t.open && is_old(t.since, now)).map(|t| (key.clone(), t.clone()));
+        let found = |key: &Key| {
+            told.get(key).filter(|t| !t.open && !t.unsure && is_old(t.since, now)).map(|t| (key.clone(), t.clone()))
+        };
         if !self.skips || self.is_over() {
             return told.keys().filter_map(found).collect();
         }

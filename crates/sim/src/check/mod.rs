@@ -87,6 +87,8 @@ impl Checks {
     pub fn doubts(&mut self, n: usize, until: u64) {
         let trust = self.trust.entry(n).or_default();
         trust.doubted_until = trust.doubted_until.max(until + BELIEVED);
+        // Whether it is admitted again a controller must say.
+        trust.follows = false;
     }
 
     /// Some fault is active until then.
