@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// What a node says that it holds when it comes.
 #[derive(Clone, Copy, Debug)]
-pub struct Held<'a> {
+pub struct Claim<'a> {
     /// The history to which its revision belongs.
     pub history: &'a str,
     /// The cluster that it belonged to.
@@ -54,7 +54,7 @@ impl Piece {
 
 impl Follower {
     /// A node of a cluster comes, which holds something of a history that may be another one.
-    pub fn new(region: &Region, history: &str, cluster: &Name, held: Held<'_>) -> Follower {
+    pub fn new(region: &Region, history: &str, cluster: &Name, held: Claim<'_>) -> Follower {
         // What it holds of another region or cluster says nothing here; nor does a revision that has not been yet.
         let same = held.history == history && *held.cluster == **cluster && held.revision <= region.revision();
         let at = if same { held.revision } else { 0 };

@@ -31,19 +31,19 @@ pub struct Known<'a> {
 
 /// What came of former questions, so that they are not asked again of the same.
 #[derive(Debug, Default)]
-pub struct Asked {
+pub struct Evaluated {
     /// Tenants that find no cluster, and why.
     pub refused: BTreeMap<Name, String>,
     /// Of what placement was evaluated last, and when.
-    evaluated: Option<((u64, u64), u64)>,
+    placement: Option<((u64, u64), u64)>,
     /// What pools were divided by when nothing was due.
     pub(super) divided: Option<pools::Inputs>,
 }
 
-impl Asked {
+impl Evaluated {
     /// What was found has not come into the store: it is to be found again.
     pub fn lost(&mut self) {
-        self.evaluated = None;
+        self.placement = None;
     }
 }
 
@@ -124,7 +124,7 @@ impl<'a> Known<'a> {
     }
 
     /// What is to change at a time: moves that are due, tenants that are nowhere, those that went, and those whose documents name another cluster.
-    pub fn due(&self, asked: &mut Asked, now_ms: u64) -> Places {
+    pub fn due(&self, evaluated: &mut Evaluated, now_ms: u64) -> Places {
         let pending = self.region.pending();
         let mut changes: Places = pending.left.iter().map(|name| (name.clone(), None)).collect();
         let turned = pending.called.iter().filter_map(|name| Some((name.clone(), Some(self.called(name, now_ms)?))));
@@ -136,19 +136,19 @@ impl<'a> Known<'a> {
         changes.extend(moving.filter_map(|(name, p)| Some((name.clone(), Some(p.next(self, now_ms)?)))));
         changes.extend(turned);
         if pending.nowhere.is_empty() {
-            asked.refused.clear();
+            evaluated.refused.clear();
             return changes;
         }
         let state = (pending.wanted, self.fleet.capacities());
-        if asked.evaluated.is_some_and(|(before, at)| before == state && now_ms.abs_diff(at) < AGAIN_MS) {
+        if evaluated.placement.is_some_and(|(before, at)| before == state && now_ms.abs_diff(at) < AGAIN_MS) {
             return changes;
         }
-        asked.evaluated = Some((state, now_ms));
+        evaluated.placement = Some((state, now_ms));
         let mut assignment = Assignment::of(self.region, self.fleet, now_ms / 1000);
         if assignment.is_known() {
             let (new, refused) = assignment.place();
             changes.extend(new.into_iter().map(|(tenant, cluster)| (tenant, Some(Placement::at(&cluster)))));
-            asked.refused = refused.into_iter().collect();
+            evaluated.refused = refused.into_iter().collect();
         }
         changes
     }

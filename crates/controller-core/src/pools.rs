@@ -2,7 +2,7 @@
 //! Which parts of public pools are due to another node, and whether a pool is enough for the nodes that serve it (`division.rs` decides).
 
 use super::division::{divide, nodes_max, Holder};
-use super::known::{Asked, Known};
+use super::known::{Evaluated, Known};
 use super::region::Proposal;
 use model::{Documents, Kind, Name, Object, Pair, PublicPool, Share};
 use std::collections::BTreeSet;
@@ -14,13 +14,13 @@ pub(super) type Inputs = (u64, u64, u64, Option<(u64, u64)>);
 impl Known<'_> {
     /// Whether any pool is to be divided anew. It costs a look at every unit of every pool only if something has changed that divisions are made
     /// of.
-    pub fn divisions_due(&self, asked: &mut Asked) -> bool {
+    pub fn divisions_due(&self, evaluated: &mut Evaluated) -> bool {
         let inputs = self.division_inputs();
-        if asked.divided == Some(inputs) {
+        if evaluated.divided == Some(inputs) {
             return false;
         }
         let due = !self.divisions().is_empty();
-        asked.divided = (!due).then_some(inputs);
+        evaluated.divided = (!due).then_some(inputs);
         due
     }
 

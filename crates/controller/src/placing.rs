@@ -90,7 +90,7 @@ impl Controller {
         let written = self.write_places(&mut core, changes, &Origin { user: "controller".into(), ..Origin::default() });
         if written.is_err() {
             // What was found is nowhere: it is to be found again.
-            core.asked.lost();
+            core.evaluated.lost();
         }
         written
     }
@@ -135,7 +135,7 @@ impl Controller {
                 (Some(to), None) => (to.to_string(), "pinned".into()),
                 (None, None) => (
                     String::new(),
-                    core.asked.refused.get(&t.name).cloned().unwrap_or_else(|| {
+                    core.evaluated.refused.get(&t.name).cloned().unwrap_or_else(|| {
                         if t.vpcs.is_empty() {
                             "it has no VPCs".into()
                         } else {

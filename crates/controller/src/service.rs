@@ -18,7 +18,7 @@ use controller_core::access::Principal;
 use controller_core::credentials::Credential;
 use controller_core::fleet::{Fleet, NodeView};
 use controller_core::hosts::Hosts;
-use controller_core::known::{Asked, Known};
+use controller_core::known::{Evaluated, Known};
 use controller_core::moving::Placement;
 use controller_core::region::{Places, Region};
 use controller_core::samples::{Sample, Samples};
@@ -44,7 +44,7 @@ pub struct Core {
     /// Its hosts.
     pub hosts: Hosts,
     /// What came of former questions about places and pools.
-    pub asked: Asked,
+    pub evaluated: Evaluated,
     /// Nodes that are to be sent everything anew.
     pub resync: BTreeSet<Name>,
     /// Credentials, by their hashes.
@@ -368,7 +368,7 @@ impl Core {
             region,
             fleet: Fleet::default(),
             hosts: Hosts::default(),
-            asked: Asked::default(),
+            evaluated: Evaluated::default(),
             resync: BTreeSet::new(),
             credentials,
             served: Served::default(),
@@ -407,13 +407,13 @@ impl Core {
     /// What is to change at a time of places.
     pub(crate) fn due(&mut self, now: u64) -> Places {
         let known = Known { region: &self.region, fleet: &self.fleet, hosts: &self.hosts, now_ms: now_ms() };
-        known.due(&mut self.asked, now)
+        known.due(&mut self.evaluated, now)
     }
 
     /// Whether pools are to be divided anew.
     pub(crate) fn divisions_due(&mut self) -> bool {
         let known = Known { region: &self.region, fleet: &self.fleet, hosts: &self.hosts, now_ms: now_ms() };
-        known.divisions_due(&mut self.asked)
+        known.divisions_due(&mut self.evaluated)
     }
 
     /// How every node stands, without what it says of single VPCs.

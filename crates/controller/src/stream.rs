@@ -6,7 +6,7 @@ use crate::authenticate::Grant;
 use crate::refusal::Refusal;
 use crate::service::{now_ms, Caller, Controller};
 use controller_core::feed::Gone;
-use controller_core::follower::{Follower, Held, Piece};
+use controller_core::follower::{Claim, Follower, Piece};
 use model::Name;
 use node::distribution::{Message, ALIVE_S, PROTOCOL};
 use schemars::JsonSchema;
@@ -67,7 +67,7 @@ pub fn begin(controller: &Arc<Controller>, caller: &Caller, query: &StreamQuery)
     let cluster = core.region.cluster_of(&node);
     let cluster = cluster.ok_or_else(|| Refusal::Forbidden(format!("there is no Node `{node}` any more")))?;
     let news = controller.wakes.cluster(&cluster);
-    let held = Held { history: &query.region, cluster: &query.cluster, revision: query.from, drift: query.drift };
+    let held = Claim { history: &query.region, cluster: &query.cluster, revision: query.from, drift: query.drift };
     let follower = Follower::new(&core.region, controller.history(), &cluster, held);
     let returns = core.fleet.came(&node, &caller.from, now_ms());
     drop(core);

@@ -6,7 +6,7 @@ use controller_core::access::Principal;
 use controller_core::fleet::Fleet;
 use controller_core::follower::Follower;
 use controller_core::hosts::Hosts;
-use controller_core::known::{Asked, Known};
+use controller_core::known::{Evaluated, Known};
 use controller_core::leader::{Fence, Leadership, Office};
 use controller_core::records::Record;
 use controller_core::region::{Places, Region, Unfit, Wish};
@@ -29,7 +29,7 @@ pub struct Core {
     /// What hosts have said.
     pub hosts: Hosts,
     /// What came of former questions.
-    pub asked: Asked,
+    pub evaluated: Evaluated,
 }
 
 /// A stream to a node.
@@ -109,8 +109,8 @@ impl Controller {
     pub fn start(&mut self, store: &Store) -> Result<(), String> {
         let region = Region::load(&store.documents(), store.revision, &store.latest, store.placed.clone());
         let region = region.map_err(|e| format!("what the store holds does not fit together: {}", e[0]))?;
-        let (fleet, hosts, asked) = Default::default();
-        self.core = Some(Core { region, fleet, hosts, asked });
+        let (fleet, hosts, evaluated) = Default::default();
+        self.core = Some(Core { region, fleet, hosts, evaluated });
         (self.up, self.fence) = (true, Fence::Closed);
         self.leadership = Leadership::new(&self.url, LEASE_S);
         self.epoch += 1;
@@ -276,7 +276,7 @@ impl Controller {
         let Some(core) = &mut self.core else { return false };
         match written {
             Ok(revision) => core.region.place(changes, revision),
-            Err(_) => core.asked.lost(),
+            Err(_) => core.evaluated.lost(),
         }
         written.is_ok()
     }
@@ -288,11 +288,11 @@ impl Controller {
         while self.writes(now) {
             let Some(core) = &mut self.core else { break };
             let known = Known { region: &core.region, fleet: &core.fleet, hosts: &core.hosts, now_ms: clock };
-            let changes = known.due(&mut core.asked, clock);
+            let changes = known.due(&mut core.evaluated, clock);
             let placed = self.place(changes, now, store);
             let Some(core) = self.core.as_mut().filter(|_| matches!(self.fence, Fence::Term(_))) else { break };
             let known = Known { region: &core.region, fleet: &core.fleet, hosts: &core.hosts, now_ms: clock };
-            let divides = known.divisions_due(&mut core.asked);
+            let divides = known.divisions_due(&mut core.evaluated);
             let divided = divides && self.apply(None, now, store) == Answer::Done;
             if !placed && !divided {
                 break;

@@ -25,7 +25,7 @@ impl World {
             Act::Traffic { times } => self.carries(*times),
             act if !act.is_fault() => {
                 self.clients.want(number, act);
-                self.ask();
+                self.request_next();
             }
             act => {
                 let now = self.now;

@@ -23,7 +23,7 @@ const DAY: u64 = 86_400_000;
 /// Milliseconds before an item from which the region is not passed over: nodes report in them.
 const MARGIN: u64 = 8_000;
 /// VNIs that a host asks for.
-const ASKED: usize = 40;
+const VNIS: usize = 40;
 /// Customers (Fig. 23): the day on which one comes, and its VMs.
 const CUSTOMERS: [(u64, u32); 3] = [(6, 60_000), (13, 50_000), (24, 180_000)];
 /// The days of a festival (Fig. 19).
@@ -125,9 +125,9 @@ impl World {
         world.nodes = (0..size.all_nodes()).map(|n| Node::new(n, n / size.nodes, false)).collect();
         let mut rng = chance::of(seed, &[81]);
         for host in &mut world.hosts {
-            let asked =
-                (0..ASKED).map(|_| things::vni(rng.random_range(0..full.tenants), rng.random_range(0..full.vpcs)));
-            host.asks = Some(asked.collect());
+            let evaluated =
+                (0..VNIS).map(|_| things::vni(rng.random_range(0..full.tenants), rng.random_range(0..full.vpcs)));
+            host.vnis = Some(evaluated.collect());
         }
         world.settle_in();
         (0..world.nodes.len()).for_each(|n| world.start_node(n));

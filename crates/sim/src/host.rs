@@ -14,7 +14,7 @@ pub struct Host {
     /// By which revision.
     pub revision: u64,
     /// The VNIs that it asks for; none: all.
-    pub asks: Option<BTreeSet<u32>>,
+    pub vnis: Option<BTreeSet<u32>>,
     /// It does not reach any controller before this time.
     pub cut_until: u64,
     /// The last line that is on its way arrives then, and the last word of the host.
@@ -35,8 +35,8 @@ impl World {
             return;
         }
         let known = core.known(controller.clock(self.now));
-        let upstream = match &self.hosts[h].asks {
-            Some(asks) => known.upstream(asks.iter().copied()),
+        let upstream = match &self.hosts[h].vnis {
+            Some(vnis) => known.upstream(vnis.iter().copied()),
             None => known.upstream(core.region.upstreams()),
         };
         self.controllers[c].told.insert(h, state);

@@ -143,7 +143,7 @@ pub struct Reach<'a> {
 }
 
 impl Reach<'_> {
-    fn asked(&mut self) -> Result<&mut Store, String> {
+    fn reached(&mut self) -> Result<&mut Store, String> {
         match self.there && self.store.answers() {
             true => Ok(self.store),
             false => Err("away".into()),
@@ -153,27 +153,27 @@ impl Reach<'_> {
 
 impl Ballot for Reach<'_> {
     fn grant(&mut self, ttl_s: u64) -> Result<i64, String> {
-        let store = self.asked()?;
+        let store = self.reached()?;
         store.next += 1;
         store.leases.insert(store.next, store.now + ttl_s * 1000);
         Ok(store.next)
     }
 
     fn renew(&mut self, lease: i64) -> Result<bool, String> {
-        let store = self.asked()?;
+        let store = self.reached()?;
         let until = store.now + super::controller::LEASE_S * 1000;
         Ok(store.leases.get_mut(&lease).map(|at| *at = until).is_some())
     }
 
     fn give_up(&mut self, lease: i64) -> Result<(), String> {
-        let store = self.asked()?;
+        let store = self.reached()?;
         store.leases.remove(&lease);
         store.pass(store.now);
         Ok(())
     }
 
     fn stand(&mut self, lease: i64, me: &str) -> Result<Leader, String> {
-        let store = self.asked()?;
+        let store = self.reached()?;
         if !store.leases.contains_key(&lease) {
             return Err("no such lease".into());
         }

@@ -6,7 +6,7 @@ use crate::controller::{Stream, HISTORY};
 use crate::node::Heard;
 use crate::things;
 use crate::world::{Event, Plant, World, PASS, PERIOD};
-use controller_core::follower::{Follower, Held};
+use controller_core::follower::{Claim, Follower};
 use controller_core::leader::Office;
 use model::{Documents, Kind, Object};
 use node::distribution::{Message, Report};
@@ -37,8 +37,8 @@ impl World {
             return;
         }
         let now = self.now;
-        let asked = chance::pick(self.seed, self.controllers.len(), &[52, n as u64, now]);
-        let leader = self.led_by(asked).filter(|_| now >= self.nodes[n].cut_until);
+        let first = chance::pick(self.seed, self.controllers.len(), &[52, n as u64, now]);
+        let leader = self.led_by(first).filter(|_| now >= self.nodes[n].cut_until);
         let again = now + 500 + self.way(53, n);
         let Some(c) = leader else { return self.queue.at(again, Event::Connect(n, epoch)) };
         let (id, node) = (self.streams + 1, &mut self.nodes[n]);
@@ -49,7 +49,7 @@ impl World {
             return self.queue.at(again, Event::Connect(n, epoch));
         };
         let kept = &node.kept;
-        let held = Held { history: HISTORY, cluster: &kept.cluster, revision: kept.revision, drift: false };
+        let held = Claim { history: HISTORY, cluster: &kept.cluster, revision: kept.revision, drift: false };
         let follower = Follower::new(&core.region, HISTORY, &cluster, held);
         let returns = core.fleet.came(&node.name, "sim", clock);
         controller.streams.insert(n, Stream { id, follower, told: None, idle: false });

@@ -66,7 +66,7 @@ pub enum Event {
     Hear(usize, Box<Upstream>),
     Switched(usize, usize, u64),
     /// A request is made; its answer comes.
-    Ask(Box<Request>),
+    Request(Box<Request>),
     Answered(Box<Request>, Answer),
     /// Checkers look.
     Check,
@@ -253,7 +253,7 @@ impl World {
             Event::Mend(n, epoch) => self.mends(n, epoch),
             Event::Hear(h, upstream) => self.hears(h, *upstream),
             Event::Switched(h, c, revision) => self.switched(h, c, revision),
-            Event::Ask(request) => self.asks(*request),
+            Event::Request(request) => self.requested(*request),
             Event::Answered(request, answer) => self.answered(*request, answer),
             Event::Check => {
                 self.check();
@@ -388,11 +388,11 @@ impl World {
 
     /// The controller that a request comes to by way of another one.
     pub fn led_by(&self, c: usize) -> Option<usize> {
-        let asked = &self.controllers[c];
-        if !asked.up || self.now < asked.stalled_until {
+        let first = &self.controllers[c];
+        if !first.up || self.now < first.stalled_until {
             return None;
         }
-        let leader = match asked.office(self.now) {
+        let leader = match first.office(self.now) {
             controller_core::leader::Office::Leads(_) => c,
             controller_core::leader::Office::Follows(url) => self.controllers.iter().position(|c| c.url == url)?,
             controller_core::leader::Office::Alone => return None,
@@ -402,17 +402,17 @@ impl World {
     }
 
     /// Requests whose turn it is are made.
-    pub fn ask(&mut self) {
+    pub fn request_next(&mut self) {
         for request in self.clients.next() {
             let at = self.now + self.way(30, request.number);
-            self.queue.at(at, Event::Ask(Box::new(request)));
+            self.queue.at(at, Event::Request(Box::new(request)));
         }
     }
 
-    fn asks(&mut self, request: Request) {
+    fn requested(&mut self, request: Request) {
         let c = chance::pick(self.seed, self.controllers.len(), &[31, request.number as u64, self.now]);
         let Some(leader) = self.led_by(c) else {
-            return self.queue.at(self.now + 700, Event::Ask(Box::new(request)));
+            return self.queue.at(self.now + 700, Event::Request(Box::new(request)));
         };
         let before = self.store.revision;
         let answer = self.controllers[leader].apply(Some(&request.docs), self.now, &mut self.store);
@@ -435,10 +435,10 @@ impl World {
             Answer::Wrong(_) => self.clients.refused(request),
             Answer::NotLed | Answer::Unknown => {
                 request.unknown |= answer == Answer::Unknown;
-                return self.queue.at(self.now + 1_000, Event::Ask(Box::new(request)));
+                return self.queue.at(self.now + 1_000, Event::Request(Box::new(request)));
             }
         }
-        self.ask();
+        self.request_next();
     }
 
     /// Something of the plan concerns all nodes of a cluster.

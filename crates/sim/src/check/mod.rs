@@ -13,8 +13,8 @@
 mod kept;
 mod placed;
 mod ports;
+mod rest;
 mod served;
-mod settled;
 
 use crate::store::Store;
 use crate::world::{World, SETTLE};

@@ -21,7 +21,7 @@ impl World {
     /// believed.
     pub(super) fn reached(&self, h: usize, vpc: &Name) -> Option<Vec<usize>> {
         let vni = self.clients.vni(vpc)?;
-        if self.hosts[h].asks.as_ref().is_some_and(|asks| !asks.contains(&vni)) {
+        if self.hosts[h].vnis.as_ref().is_some_and(|vnis| !vnis.contains(&vni)) {
             return None;
         }
         let believes = |n: &usize| self.checks.trusts(*n, self.now) && self.nodes[*n].up;
@@ -45,7 +45,7 @@ impl World {
 
     pub(super) fn check_served(&mut self) {
         let (now, mut what) = (self.now, None);
-        let vpcs = self.clients.vpcs(self.hosts.iter().flat_map(|host| host.asks.iter().flatten()));
+        let vpcs = self.clients.vpcs(self.hosts.iter().flat_map(|host| host.vnis.iter().flatten()));
         let mut once = std::mem::take(&mut self.checks.served.once);
         once.retain(|(_, vpc), _| vpcs.binary_search(vpc).is_ok());
         for vpc in &vpcs {

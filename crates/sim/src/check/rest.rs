@@ -146,8 +146,8 @@ impl World {
             let addresses: BTreeSet<_> = nodes.iter().map(|n| things::node_address(*n)).collect();
             for vpc in &tenant.vpcs {
                 let Some((Object::Vpc(own), _)) = self.store.objects.get(&(Kind::Vpc, vpc.clone())) else { continue };
-                let asks = |host: &crate::host::Host| host.asks.as_ref().is_none_or(|asks| asks.contains(&own.vni.0));
-                for (h, host) in self.hosts.iter().enumerate().filter(|(_, host)| asks(host)) {
+                let wants = |host: &crate::host::Host| host.vnis.as_ref().is_none_or(|vnis| vnis.contains(&own.vni.0));
+                for (h, host) in self.hosts.iter().enumerate().filter(|(_, host)| wants(host)) {
                     let told: BTreeSet<_> = host.sends.get(&own.vni.0).into_iter().flatten().copied().collect();
                     if told != addresses {
                         return Some(format!(
