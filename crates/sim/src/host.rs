@@ -40,7 +40,7 @@ impl World {
             None => known.upstream(core.region.upstreams()),
         };
         self.controllers[c].told.insert(h, state);
-        let at = (self.now + self.way(40, h)).max(self.hosts[h].last + 1);
+        let at = (self.now + self.travel(40, h)).max(self.hosts[h].last + 1);
         self.hosts[h].last = at;
         self.queue.at(at, Event::Hear(h, Box::new(upstream)));
     }
@@ -57,7 +57,7 @@ impl World {
         if self.plant == Some(crate::world::Plant::Astray) && now > 60_000 {
             self.hosts[h].sends.clear();
         }
-        let at = (now + self.way(41, h)).max(self.hosts[h].said + 1);
+        let at = (now + self.travel(41, h)).max(self.hosts[h].said + 1);
         self.hosts[h].said = at;
         if let Some(c) = (0..self.controllers.len()).find(|c| self.controllers[*c].writes(now)) {
             self.queue.at(at, Event::Switched(h, c, revision));

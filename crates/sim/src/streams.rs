@@ -22,8 +22,8 @@ impl World {
         let (now, epoch) = (self.now, self.nodes[n].epoch);
         self.checks.started(n);
         self.say(|| format!("node {n} starts"));
-        self.queue.at(now + self.way(50, n), Event::Connect(n, epoch));
-        self.queue.at(now + PERIOD + self.way(51, n), Event::Tell(n, epoch, true));
+        self.queue.at(now + self.travel(50, n), Event::Connect(n, epoch));
+        self.queue.at(now + PERIOD + self.travel(51, n), Event::Tell(n, epoch, true));
         self.queue.at(now + 500, Event::Pass(n, epoch, self.nodes[n].kept.revision, true));
     }
 
@@ -39,7 +39,7 @@ impl World {
         let now = self.now;
         let first = chance::pick(self.seed, self.controllers.len(), &[52, n as u64, now]);
         let leader = self.led_by(first).filter(|_| now >= self.nodes[n].cut_until);
-        let again = now + 500 + self.way(53, n);
+        let again = now + 500 + self.travel(53, n);
         let Some(c) = leader else { return self.queue.at(again, Event::Connect(n, epoch)) };
         let (id, node) = (self.streams + 1, &mut self.nodes[n]);
         let controller = &mut self.controllers[c];
@@ -56,7 +56,7 @@ impl World {
         node.stream = Some((c, id));
         self.streams = id;
         self.say(|| format!("node {n} follows controller {c}{}", if returns { ", and was away" } else { "" }));
-        self.queue.at(now + self.way(54, n), Event::Piece(n, id));
+        self.queue.at(now + self.travel(54, n), Event::Piece(n, id));
         self.queue.at(now, Event::Tell(n, epoch, false));
         if returns {
             self.wake(c);
@@ -76,7 +76,7 @@ impl World {
         }
         self.say(|| format!("node {n} follows controller {c} no more"));
         let epoch = self.nodes[n].epoch;
-        self.queue.at(now + 200 + self.way(55, n), Event::Connect(n, epoch));
+        self.queue.at(now + 200 + self.travel(55, n), Event::Connect(n, epoch));
     }
 
     pub(crate) fn silent(&mut self, n: usize, id: u64) {
@@ -124,7 +124,7 @@ impl World {
                 }
             }
         };
-        self.queue.at(now + self.way(56, n), Event::Arrive(n, id, piece));
+        self.queue.at(now + self.travel(56, n), Event::Arrive(n, id, piece));
     }
 
     pub(crate) fn arrives(&mut self, n: usize, id: u64, piece: Vec<u8>) {
@@ -143,7 +143,7 @@ impl World {
         };
         let takes = match heard {
             Heard::Install { docs, whole, revision } => {
-                let takes = 1 + docs.len() as u64 / 200 + self.way(57, n) / 4;
+                let takes = 1 + docs.len() as u64 / 200 + self.travel(57, n) / 4;
                 let (epoch, docs) = (self.nodes[n].epoch, Box::new((docs, whole, revision)));
                 let at = now + takes * self.nodes[n].factor(now);
                 return self.queue.at(at, Event::Installed(n, epoch, id, docs));
@@ -158,7 +158,7 @@ impl World {
             }
             Heard::More => 1,
         };
-        self.queue.at(now + takes + self.way(58, n), Event::Piece(n, id));
+        self.queue.at(now + takes + self.travel(58, n), Event::Piece(n, id));
     }
 
     pub(crate) fn installed(&mut self, n: usize, epoch: u64, id: u64, (docs, whole, revision): (Documents, bool, u64)) {
@@ -185,7 +185,7 @@ impl World {
         let looks = now + if whole { 150 } else { 30 } * self.nodes[n].factor(now);
         self.queue.at(looks, Event::Pass(n, epoch, revision, false));
         self.queue.at(now, Event::Tell(n, epoch, false));
-        self.queue.at(now + self.way(59, n), Event::Piece(n, id));
+        self.queue.at(now + self.travel(59, n), Event::Piece(n, id));
         self.check_ports();
     }
 
@@ -241,7 +241,7 @@ impl World {
             self.breaks(n);
         }
         let late = rng.random_range(500..8_000);
-        let at = now + self.way(61, n);
+        let at = now + self.travel(61, n);
         if fate == 0 || fate == 1 {
             self.queue.at(at + late, Event::Told(n, c, Box::new(report.clone())));
         }

@@ -266,7 +266,7 @@ impl World {
     }
 
     /// Milliseconds that something takes on its way.
-    pub fn way(&self, what: u64, who: usize) -> u64 {
+    pub fn travel(&self, what: u64, who: usize) -> u64 {
         chance::delay(self.seed, &[what, who as u64, self.now])
     }
 
@@ -277,7 +277,7 @@ impl World {
         }
         self.say(|| format!("controller {c} starts"));
         let (epoch, now) = (self.controllers[c].epoch, self.now);
-        self.queue.at(now + self.way(20, c), Event::Lead(c, epoch));
+        self.queue.at(now + self.travel(20, c), Event::Lead(c, epoch));
         self.queue.at(now + LOOK, Event::Look(c, epoch, true));
     }
 
@@ -297,7 +297,7 @@ impl World {
 
     fn leads(&mut self, c: usize, epoch: u64) {
         if self.alive(c, epoch, Event::Lead) {
-            let at = self.now + self.way(21, c);
+            let at = self.now + self.travel(21, c);
             self.queue.at(at, Event::Led(c, epoch, self.now));
         }
     }
@@ -323,7 +323,7 @@ impl World {
 
     /// A controller that reaches the store hears what others wrote.
     pub fn follow_soon(&mut self, c: usize) {
-        let at = self.now + self.way(22, c);
+        let at = self.now + self.travel(22, c);
         self.queue.at(at, Event::Follow(c, self.controllers[c].epoch));
     }
 
@@ -404,7 +404,7 @@ impl World {
     /// Requests whose turn it is are made.
     pub fn request_next(&mut self) {
         for request in self.clients.next() {
-            let at = self.now + self.way(30, request.number);
+            let at = self.now + self.travel(30, request.number);
             self.queue.at(at, Event::Request(Box::new(request)));
         }
     }
@@ -425,7 +425,7 @@ impl World {
         // Now and then the answer does not come.
         let lost = chance::one_in(self.seed, 40, &[32, number as u64, self.now]);
         let answer = if lost { Answer::Unknown } else { answer };
-        let at = self.now + self.way(33, number);
+        let at = self.now + self.travel(33, number);
         self.queue.at(at, Event::Answered(Box::new(request), answer));
     }
 
