@@ -24,6 +24,7 @@ const PURE_CRATES: &[&str] = &[
     "figures",
     "split",
     "controller-core",
+    "sim",
 ];
 
 /// What no pure crate may name.
@@ -67,6 +68,7 @@ const RANKS: &[(&str, u32)] = &[
     ("commandline", 7),
     ("controller-core", 7),
     ("controller", 8),
+    ("sim", 9),
     ("bench", 9),
     ("lab", 10),
     ("cli", 10),
@@ -75,7 +77,7 @@ const RANKS: &[(&str, u32)] = &[
 ];
 
 /// What only measures, plans, demonstrates or tests: the program `tunny` links none of it.
-const LABORATORY: &[&str] = &["figures", "cache", "chip", "split", "testkit", "bench", "lab", "fuzz", "xtask"];
+const LABORATORY: &[&str] = &["figures", "cache", "chip", "split", "testkit", "sim", "bench", "lab", "fuzz", "xtask"];
 
 /// Lines after which a file should be split by concept; over the hard limit the check fails.
 const FILE_LINES_MAX: usize = 800;

@@ -53,6 +53,11 @@ impl Probation {
         self.admission
     }
 
+    /// Whether the node has said anything since it came.
+    pub fn is_heard(&self) -> bool {
+        self.goal.is_some()
+    }
+
     /// The node comes back after it was away.
     pub fn returned(&mut self) {
         *self = Probation { returns: true, ..Probation::default() };

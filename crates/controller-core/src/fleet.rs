@@ -157,9 +157,11 @@ impl Fleet {
         self.nodes.get(name).is_some_and(|known| known.probation.admission() == Admission::Admitted)
     }
 
-    /// Whether a node that makes probes is admitted, and why not.
+    /// Whether a node that makes probes is admitted, and why not. None: it has not been heard since it came back. It may serve as well as ever, and is not
+    /// told otherwise before that is known: after the network was away, all nodes of a cluster come back at once.
     pub fn admission(&self, name: &str) -> Option<(bool, String)> {
-        let known = self.nodes.get(name).filter(|known| known.report.probes.is_some())?;
+        let heard = |known: &&Known| known.report.probes.is_some() && known.probation.is_heard();
+        let known = self.nodes.get(name).filter(heard)?;
         let admission = known.probation.admission();
         Some((admission == Admission::Admitted, why(admission, &known.report)))
     }
@@ -197,6 +199,13 @@ impl Fleet {
     /// How full a node is, if it has told.
     pub fn usage(&self, name: &str) -> Option<&Usage> {
         self.nodes.get(name).map(|known| &known.report.usage)
+    }
+
+    /// Another controller may have led since nodes were heard here: what they said then says nothing now. Those that are here go on saying it.
+    pub fn begin_term(&mut self) {
+        self.nodes.retain(|_, known| known.streams > 0);
+        // Whoever compares with what was finds another number.
+        (self.capacities, self.admissions, self.words) = (self.capacities + 1, self.admissions + 1, self.words + 1);
     }
 
     /// Forgets a node that there is no more.
@@ -320,5 +329,47 @@ mod tests {
         assert_eq!(say(0, one, 7, true), [other]);
         let all = [one, two];
         assert_eq!(fleet.told(&all, names.iter()), all, "the last ones stay");
+    }
+
+    /// Found by simulation: one that led, followed for long and leads again has heard every node too long ago, and told all of them at once to serve no more.
+    #[test]
+    fn who_leads_again_takes_nobody_out_for_what_was_heard_before() {
+        let (mut fleet, name): (Fleet, Name) = (Fleet::default(), "n".into());
+        let probes = probes::Report { revision: 7, engines: vec!["user".into()], ..probes::Report::default() };
+        let says = Report { installed: 7, admitted: true, probes: Some(probes), ..Report::default() };
+        fleet.came(&name, "192.0.2.1:5", 1000);
+        fleet.reported(&name, says.clone(), 7, 1000);
+        fleet.left("n", 2000);
+        let before = (fleet.admissions(), fleet.words(), fleet.capacities());
+        fleet.begin_term();
+        assert!(fleet.admissions() > before.0 && fleet.words() > before.1 && fleet.capacities() > before.2);
+        assert!(!fleet.came(&name, "192.0.2.1:6", 2000 + 10 * SILENCE_MS));
+        assert_eq!(fleet.admission("n"), None);
+        fleet.reported(&name, says, 9, 2000 + 10 * SILENCE_MS);
+        assert!(fleet.is_admitted("n"));
+        // One whose stream is open stays as it was heard.
+        fleet.begin_term();
+        assert!(fleet.is_admitted("n"));
+    }
+
+    /// Found by simulation: after the network to all nodes of a cluster was away they come back at once, and none is told to serve no more before it has said how
+    /// it stands.
+    #[test]
+    fn a_node_that_comes_back_is_told_nothing_before_it_is_heard() {
+        let (mut fleet, name): (Fleet, Name) = (Fleet::default(), "n".into());
+        let says = |revision| {
+            let probes = probes::Report { revision, engines: vec!["user".into()], ..probes::Report::default() };
+            Report { installed: revision, admitted: true, probes: Some(probes), ..Report::default() }
+        };
+        fleet.came(&name, "192.0.2.1:5", 1000);
+        fleet.reported(&name, says(7), 7, 1000);
+        fleet.left("n", 1000);
+        assert!(fleet.came(&name, "192.0.2.1:6", 1000 + SILENCE_MS));
+        assert_eq!(fleet.admission("n"), None);
+        // It lacks what came meanwhile, until it has that.
+        fleet.reported(&name, says(7), 8, 1000 + SILENCE_MS);
+        assert_eq!(fleet.admission("n").map(|a| a.0), Some(false));
+        fleet.reported(&name, says(8), 8, 1000 + SILENCE_MS);
+        assert_eq!(fleet.admission("n").map(|a| a.0), Some(true));
     }
 }

@@ -40,6 +40,29 @@ pub enum Office {
     Alone,
 }
 
+/// Whether a writer must lead, and may write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fence {
+    /// It need not: the folder of a first controller is made, or tests.
+    Open,
+    /// It must, and does not.
+    Closed,
+    /// It leads in this term, and may do nothing yet but finish what others began.
+    Settling(i64),
+    /// It must, and does in this term: the revision of the store at which the leader's name was put.
+    Term(i64),
+}
+
+impl Fence {
+    /// As it is in an office: of another term nothing is written.
+    pub fn within(self, office: &Office) -> Fence {
+        match (self, office) {
+            (Fence::Term(term) | Fence::Settling(term), Office::Leads(now)) if term == *now => self,
+            _ => Fence::Closed,
+        }
+    }
+}
+
 /// A controller's part in it.
 #[derive(Clone, Debug)]
 pub struct Leadership {

@@ -10,11 +10,15 @@ pub mod division;
 pub mod edges;
 pub mod feed;
 pub mod fleet;
+pub mod follower;
 pub mod hosts;
+pub mod known;
 pub mod leader;
 pub mod moving;
 pub mod paths;
 pub mod placement;
+pub mod pools;
+pub mod records;
 pub mod region;
 #[cfg(test)]
 mod region_tests;

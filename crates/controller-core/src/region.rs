@@ -212,6 +212,11 @@ impl Region {
         self.upstream.get(&vni)
     }
 
+    /// The VNIs of which hosts are told.
+    pub fn upstreams(&self) -> impl Iterator<Item = u32> + '_ {
+        self.upstream.keys().copied()
+    }
+
     /// The revision at which anybody's place changed last.
     pub fn placed_at(&self) -> u64 {
         self.placed_at
@@ -481,6 +486,14 @@ impl Region {
             true => Ok(()),
             false => Err(Unfit::Forbidden(who.refusal(kind, name))),
         }
+    }
+
+    /// Makes what the store has what is configured: some documents that another controller wrote, or all. Whoever wrote them was allowed to; pools are
+    /// divided as they say.
+    pub fn take(&mut self, wish: &Wish<'_>, revision: u64) -> Result<(), Unfit> {
+        let proposal = self.proposed(wish, None)?;
+        self.commit(vec![proposal], revision);
+        Ok(())
     }
 
     /// Takes a proposal back.

@@ -608,3 +608,24 @@ fn no_cluster_is_to_know_more_edges_than_a_node_takes() {
     assert!(why.contains("would have to know 17 edge ports of its own and other nodes with edge ports"), "{why}");
     assert!(region.model().get(Kind::Overlay, "o16").is_none());
 }
+
+/// A controller that follows takes a pool as the leader has divided it, which nobody may describe so.
+#[test]
+fn who_follows_takes_a_division_of_a_pool() {
+    let ground = docs(
+        "kind: Cluster, metadata: {name: a}
+         kind: Node, metadata: {name: a1}, spec: {cluster: a}
+         kind: PublicPool, metadata: {name: p}, spec: {ranges: [203.0.113.0/30]}",
+    );
+    let (mut leads, mut follows) = (empty(), empty());
+    change(&mut leads, &ground, &operator()).unwrap();
+    follows.take(&Wish::Some(&ground), 1).unwrap();
+    let divided =
+        docs("kind: PublicPool, metadata: {name: p}, spec: {ranges: [203.0.113.0/30], shares: [203.0.113.0/30 a1]}");
+    assert!(matches!(leads.propose(&Wish::Some(&divided), &operator()), Err(Unfit::Forbidden(_))));
+    let proposal = leads.propose_division(&divided).unwrap();
+    leads.commit(vec![proposal], 2);
+    follows.take(&Wish::Some(&divided), 2).unwrap();
+    let shares = |region: &Region| region.model().by_name().pools["p"].shares.clone();
+    assert_eq!((shares(&follows).len(), shares(&leads)), (1, shares(&follows)));
+}

@@ -6,10 +6,10 @@
 //! gets an answer of its own. Only changes of what is inside VPCs join others: of those a plan can be taken back in any state of the rest, and
 //! who may make them does not depend on one that is planned before. All others, and those that compare with what somebody saw, go alone.
 
-use crate::keys;
+use crate::keys::{self, written};
 use crate::refusal::Refusal;
 use crate::service::{Caller, Controller, Core};
-use crate::store::{Compare, Outcome, Write};
+use crate::store::{Compare, Outcome};
 use controller_core::access::Principal;
 use controller_core::credentials::Sort;
 use controller_core::region::{Proposal, Unfit, Wish};
@@ -21,7 +21,7 @@ use node::error::NodeError;
 use node::service::{Mode, CHANGES_MAX};
 use node::types::ApplyReport;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::time::Instant;
 
 /// Changes that are written together at most.
@@ -184,7 +184,7 @@ impl Controller {
             return (answers, before);
         }
         let begun = Instant::now();
-        match self.store.txn(&compares, &writes(core, &planned)) {
+        match self.store.txn(&compares, &written(core.region.records(planned.iter().map(|p| &p.proposal)))) {
             Ok(Outcome::Written(revision)) => {
                 let of = |kind: Kind| {
                     let tallies = planned.iter().map(|p| p.proposal.plan.tally(kind));
@@ -256,7 +256,7 @@ impl Core {
     fn plan(&mut self, request: &Request) -> Result<(Proposal, ApplyReport, Vec<Compare>), Refusal> {
         let begun = Instant::now();
         let Request { caller, docs, errors, whole, consent, .. } = request;
-        let made = request.divides.then(|| self.divisions());
+        let made = request.divides.then(|| self.known().divisions());
         let docs = made.as_ref().unwrap_or(docs);
         if !errors.is_empty() {
             let errors = self.region.errors_of(docs, errors.clone(), *whole);
@@ -280,8 +280,8 @@ impl Core {
         // What was planned for is compared object by object, below.
         let consent = Consent { base: None, ..consent.clone() };
         let refusal = consent.to_plan(&deletes, "").err().map(wrong);
-        let refusal = refusal.or_else(|| self.finds_no_cluster(&proposal).map(|why| Refusal::Wrong(vec![why])));
-        let refusal = refusal.or_else(|| self.lacks_public(&proposal).map(|why| Refusal::Wrong(vec![why])));
+        let refusal = refusal.or_else(|| self.known().finds_no_cluster(&proposal).map(|why| Refusal::Wrong(vec![why])));
+        let refusal = refusal.or_else(|| self.known().lacks_public(&proposal).map(|why| Refusal::Wrong(vec![why])));
         if let Some(refusal) = refusal {
             self.region.discard(proposal);
             return Err(refusal);
@@ -340,30 +340,6 @@ fn changed_since((kind, name): (Kind, &str)) -> String {
     )
 }
 
-/// What proposals write: the objects as the last one has them, and which clusters they may concern.
-fn writes(core: &Core, planned: &[Planned]) -> Vec<Write> {
-    let there = &core.region.model().by_name().clusters;
-    let objects = planned.iter().flat_map(|p| &p.proposal.pairs).filter_map(|(before, after)| match (before, after) {
-        (_, Some(o)) => Some(Write::Put(keys::object(o.kind(), &o.name()), o.to_ndjson().into_bytes())),
-        (Some(o), None) => Some(Write::Delete(keys::object(o.kind(), &o.name()))),
-        (None, None) => None,
-    });
-    let clusters = planned.iter().flat_map(|p| &p.proposal.clusters).map(|name| match there.contains_key(name) {
-        true => Write::Put(keys::latest(name), Vec::new()),
-        false => Write::Delete(keys::latest(name)),
-    });
-    let pairs = planned.iter().map(|p| &p.proposal.pairs);
-    let places = pairs.flat_map(|pairs| core.region.arrivals(pairs)).map(|(tenant, placement)| {
-        Write::Put(keys::placement(&tenant), serde_json::to_vec(&placement).unwrap_or_default())
-    });
-    let all = objects.chain(clusters).chain(places);
-    if planned.len() == 1 {
-        return all.collect();
-    }
-    let last: BTreeMap<Vec<u8>, Write> = all.map(|write| (write.key().to_vec(), write)).collect();
-    last.into_values().collect()
-}
-
 /// What the audit log says of a change.
 fn event((what, origin): (&str, Origin), result: &Answer, revision: u64) -> Event {
     let result = match result {
@@ -382,7 +358,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::store::embedded::Embedded;
-    use crate::store::{Entry, Revision, Snapshot, Store, StoreError, Watch};
+    use crate::store::{Entry, Revision, Snapshot, Store, StoreError, Watch, Write};
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::sync::Arc;
 

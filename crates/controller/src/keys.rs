@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What stands where in the store.
 
+use crate::store::Write;
+use controller_core::records::Record;
 use model::Kind;
 
 /// What names the region, whatever it is called.
@@ -66,6 +68,19 @@ pub fn credential_of(key: &[u8]) -> Option<&str> {
 /// The key of a cluster.
 pub fn latest(cluster: &str) -> Vec<u8> {
     format!("{LATEST}{cluster}").into_bytes()
+}
+
+/// What a transaction writes of records.
+pub(crate) fn written(records: Vec<Record>) -> Vec<Write> {
+    let write = |record: Record| match record {
+        Record::Object(kind, name, Some(o)) => Write::Put(object(kind, &name), o.to_ndjson().into_bytes()),
+        Record::Object(kind, name, None) => Write::Delete(object(kind, &name)),
+        Record::Latest(cluster, true) => Write::Put(latest(&cluster), Vec::new()),
+        Record::Latest(cluster, false) => Write::Delete(latest(&cluster)),
+        Record::Place(tenant, Some(p)) => Write::Put(placement(&tenant), serde_json::to_vec(&p).unwrap_or_default()),
+        Record::Place(tenant, None) => Write::Delete(placement(&tenant)),
+    };
+    records.into_iter().map(write).collect()
 }
 
 #[cfg(test)]

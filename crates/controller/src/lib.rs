@@ -12,7 +12,6 @@ mod body;
 mod changing;
 pub mod config;
 mod credentials;
-mod dividing;
 mod evpn;
 pub mod init;
 mod keys;

@@ -12,19 +12,18 @@ use crate::paths::Served;
 use crate::pki::Pki;
 use crate::refusal::Refusal;
 use crate::service::{self, Caller, Controller};
-use crate::store::etcd::{Etcd, Fence, Lease};
+use crate::store::etcd::{Etcd, Lease};
 use crate::store::{Change, StoreError, Watch};
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header;
 use axum::response::Response;
-use controller_core::access::Principal;
 use controller_core::credentials::Sort;
-use controller_core::leader::{Leadership, Office};
+use controller_core::leader::{Fence, Leadership, Office};
 use controller_core::region::{Places, Wish};
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use model::{Access, Documents, Kind};
+use model::{Documents, Kind};
 use node::distribution::AGE;
 use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
@@ -265,9 +264,8 @@ impl Controller {
                 stepped
             };
             let office = replica.office();
-            match (replica.etcd.fence(), &office) {
-                (Fence::Term(term) | Fence::Settling(term), Office::Leads(now)) if term == *now => {}
-                _ => replica.etcd.set_fence(Fence::Closed),
+            if replica.etcd.fence().within(&office) == Fence::Closed {
+                replica.etcd.set_fence(Fence::Closed);
             }
             if office != said {
                 match &office {
@@ -328,9 +326,10 @@ impl Controller {
         }
         match replica.etcd.settle() {
             Ok(revision) => {
-                let core = self.core();
+                let mut core = self.core();
                 // Else the next round: the changes come.
                 if core.region.revision() >= revision && replica.office() == Office::Leads(term) {
+                    core.fleet.begin_term();
                     replica.etcd.set_fence(Fence::Term(term));
                     tracing::info!("this controller takes changes, at revision {revision}");
                 }
@@ -424,10 +423,8 @@ impl service::Core {
         if let Some(e) = errors.first() {
             return Err(not(&e.to_string()));
         }
-        let who = Principal { role: "controller".into(), access: Access::Operator, tenant: None, node: None };
         let wish = if whole { Wish::All(&docs) } else { Wish::Some(&docs) };
-        let proposal = self.region.propose(&wish, &who).map_err(|unfit| not(&format!("{unfit:?}")))?;
-        self.region.commit(vec![proposal], revision);
+        self.region.take(&wish, revision).map_err(|unfit| not(&format!("{unfit:?}")))?;
         let model = self.region.model();
         self.fleet.forget(|node| model.by_name().nodes.contains_key(node));
         Ok(())

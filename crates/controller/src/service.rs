@@ -4,7 +4,6 @@
 
 use crate::changing::Changes;
 use crate::config::Config;
-use crate::dividing::Inputs;
 use crate::evpn::Evpn;
 use crate::metrics::Metrics;
 use crate::paths::Served;
@@ -16,12 +15,12 @@ use crate::types::{Description, OnNode, Status};
 use crate::wakes::Wakes;
 use crate::{keys, schema};
 use controller_core::access::Principal;
-use controller_core::assign::Assignment;
 use controller_core::credentials::Credential;
 use controller_core::fleet::{Fleet, NodeView};
 use controller_core::hosts::Hosts;
+use controller_core::known::{Evaluated, Known};
 use controller_core::moving::Placement;
-use controller_core::region::{Proposal, Region};
+use controller_core::region::{Places, Region};
 use controller_core::samples::{Sample, Samples};
 use model::{Documents, Kind, Name, Object};
 use node::audit::{Audit, Event, Origin};
@@ -44,18 +43,14 @@ pub struct Core {
     pub fleet: Fleet,
     /// Its hosts.
     pub hosts: Hosts,
-    /// Tenants that find no cluster, and why.
-    pub refused: BTreeMap<Name, String>,
-    /// Of what placement was evaluated last, and when.
-    pub evaluated: Option<((u64, u64), u64)>,
+    /// What came of former questions about places and pools.
+    pub evaluated: Evaluated,
     /// Nodes that are to be sent everything anew.
     pub resync: BTreeSet<Name>,
     /// Credentials, by their hashes.
     pub credentials: BTreeMap<String, Credential>,
     /// Which path of the nodes serves whom.
     pub served: Served,
-    /// What pools were divided by when nothing was due.
-    pub(crate) divided: Option<Inputs>,
 }
 
 /// Who asks, and from where.
@@ -373,12 +368,10 @@ impl Core {
             region,
             fleet: Fleet::default(),
             hosts: Hosts::default(),
-            refused: BTreeMap::new(),
-            evaluated: None,
+            evaluated: Evaluated::default(),
             resync: BTreeSet::new(),
             credentials,
             served: Served::default(),
-            divided: None,
         }
     }
 
@@ -406,33 +399,21 @@ impl Core {
         self.region.model().by_name().nodes.keys().map(|name| self.view(name)).collect()
     }
 
-    /// Why a Tenant of a change, which asks for a cluster, finds none, or its cluster has no room for what it reserves.
-    pub(crate) fn finds_no_cluster(&self, proposal: &Proposal) -> Option<String> {
-        let new: Vec<&Name> = proposal
-            .pairs
-            .iter()
-            .filter_map(|(_, after)| match after {
-                Some(Object::Tenant(t)) if t.cluster.is_none() && self.region.placement(&t.name).is_none() => {
-                    Some(&t.name)
-                }
-                _ => None,
-            })
-            .collect();
-        let reserving = proposal.pairs.iter().filter_map(|pair| match pair {
-            (before, Some(Object::Tenant(t))) => {
-                let same = matches!(before, Some(Object::Tenant(before)) if before.reserve == t.reserve);
-                (t.reserve.is_any() && !same).then_some(&t.name)
-            }
-            _ => None,
-        });
-        let reserving: Vec<&Name> = reserving.collect();
-        if new.is_empty() && reserving.is_empty() {
-            return None;
-        }
-        let mut assignment = Assignment::of(&self.region, &self.fleet, now_ms() / 1000);
-        let refused = if assignment.is_known() { assignment.place().1 } else { Vec::new() };
-        let refused = refused.into_iter().find(|(tenant, _)| new.contains(&tenant)).map(|(_, why)| why);
-        refused.or_else(|| reserving.into_iter().find_map(|tenant| assignment.lacks_room(tenant)))
+    /// What is known now.
+    pub(crate) fn known(&self) -> Known<'_> {
+        Known { region: &self.region, fleet: &self.fleet, hosts: &self.hosts, now_ms: now_ms() }
+    }
+
+    /// What is to change at a time of places.
+    pub(crate) fn due(&mut self, now: u64) -> Places {
+        let known = Known { region: &self.region, fleet: &self.fleet, hosts: &self.hosts, now_ms: now_ms() };
+        known.due(&mut self.evaluated, now)
+    }
+
+    /// Whether pools are to be divided anew.
+    pub(crate) fn divisions_due(&mut self) -> bool {
+        let known = Known { region: &self.region, fleet: &self.fleet, hosts: &self.hosts, now_ms: now_ms() };
+        known.divisions_due(&mut self.evaluated)
     }
 
     /// How every node stands, without what it says of single VPCs.

@@ -6,9 +6,9 @@ use crate::authenticate::Grant;
 use crate::refusal::Refusal;
 use crate::service::{now_ms, Caller, Controller};
 use controller_core::feed::Gone;
-use controller_core::region::Whole;
+use controller_core::follower::{Claim, Follower, Piece};
 use model::Name;
-use node::distribution::{blocks, Message, ALIVE_S, PROTOCOL};
+use node::distribution::{Message, ALIVE_S, PROTOCOL};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use std::sync::Arc;
@@ -36,10 +36,7 @@ pub struct Stream {
     controller: Arc<Controller>,
     grant: Grant,
     node: Name,
-    cluster: Name,
-    at: u64,
-    /// It keeps what was changed by hand, until the operator says otherwise.
-    drift: bool,
+    follower: Follower,
     hello: bool,
     /// Whether the node is admitted, as it was told.
     told: Option<(bool, String)>,
@@ -47,8 +44,6 @@ pub struct Stream {
     paths: Option<u64>,
     /// What the node was told of what its VPCs have learned.
     learned: u64,
-    /// Everything, on its way, and how much of it has been sent.
-    whole: Option<(Whole, u64)>,
     news: Receiver<u64>,
 }
 
@@ -72,10 +67,8 @@ pub fn begin(controller: &Arc<Controller>, caller: &Caller, query: &StreamQuery)
     let cluster = core.region.cluster_of(&node);
     let cluster = cluster.ok_or_else(|| Refusal::Forbidden(format!("there is no Node `{node}` any more")))?;
     let news = controller.wakes.cluster(&cluster);
-    // What it holds of another region or cluster says nothing here; nor does a revision that has not been yet.
-    let same =
-        query.region == controller.history() && *query.cluster == *cluster && query.from <= core.region.revision();
-    let at = if same { query.from } else { 0 };
+    let held = Claim { history: &query.region, cluster: &query.cluster, revision: query.from, drift: query.drift };
+    let follower = Follower::new(&core.region, controller.history(), &cluster, held);
     let returns = core.fleet.came(&node, &caller.from, now_ms());
     drop(core);
     controller.wakes.said();
@@ -83,19 +76,16 @@ pub fn begin(controller: &Arc<Controller>, caller: &Caller, query: &StreamQuery)
         // Hosts are told of it no more.
         controller.wakes.changed([]);
     }
-    let (grant, drift) = (Grant::of(controller, caller), query.drift && same);
+    let grant = Grant::of(controller, caller);
     Ok(Stream {
         controller: controller.clone(),
         grant,
         node,
-        cluster,
-        at,
-        drift,
+        follower,
         hello: false,
         told: None,
         paths: None,
         learned: 0,
-        whole: None,
         news,
     })
 }
@@ -133,13 +123,13 @@ impl Stream {
             return Err(Gone);
         }
         let mut core = self.controller.core();
-        if core.region.cluster_of(&self.node).as_ref() != Some(&self.cluster) {
+        if core.region.cluster_of(&self.node).as_ref() != Some(self.follower.cluster()) {
             return Err(Gone);
         }
         if !self.hello {
             self.hello = true;
             let (region, node, cluster) =
-                (self.controller.history().to_string(), self.node.to_string(), self.cluster.to_string());
+                (self.controller.history().to_string(), self.node.to_string(), self.follower.cluster().to_string());
             return Ok(Some(Message::Hello { region, node, cluster }.line().into_bytes()));
         }
         let admission = core.fleet.admission(&self.node);
@@ -147,45 +137,19 @@ impl Stream {
             self.told = Some((admitted, why.clone()));
             return Ok(Some(Message::Admission { admitted, why }.line().into_bytes()));
         }
-        let (version, paths) = core.served.told(&self.cluster);
-        if self.paths != Some(version) && self.whole.is_none() {
+        let (version, paths) = core.served.told(self.follower.cluster());
+        if self.paths != Some(version) && !self.follower.takes_everything() {
             self.paths = Some(version);
             return Ok(Some(Message::Paths(paths).line().into_bytes()));
         }
-        let learned = || self.controller.evpn.learned(&self.cluster, self.learned);
-        if let Some((version, learned)) = self.whole.is_none().then(learned).flatten() {
+        let learned = || self.controller.evpn.learned(self.follower.cluster(), self.learned);
+        if let Some((version, learned)) = (!self.follower.takes_everything()).then(learned).flatten() {
             self.learned = version;
             return Ok(Some(Message::Learned(learned).line().into_bytes()));
         }
-        if let Some((whole, sent)) = &mut self.whole {
-            return Ok(Some(match whole.page(&core.region)? {
-                Some(page) => {
-                    *sent += page.len() as u64;
-                    drop(core);
-                    blocks(page)
-                }
-                None => {
-                    let end = Message::End { objects: *sent }.line();
-                    self.at = whole.revision;
-                    self.whole = None;
-                    self.drift = false;
-                    end.into_bytes()
-                }
-            }));
-        }
-        let resync = core.resync.remove(&self.node);
-        match core.region.behind(&self.cluster, self.at) {
-            Ok(change) if !resync => Ok(change.map(|change| {
-                self.at = change.revision;
-                change.text.clone()
-            })),
-            Err(Gone) if self.drift && !resync => Ok(None),
-            _ => {
-                let whole = core.region.whole(&self.cluster).ok_or(Gone)?;
-                let begin = Message::Snapshot { revision: whole.revision }.line();
-                self.whole = Some((whole, 0));
-                Ok(Some(begin.into_bytes()))
-            }
-        }
+        let anew = !self.follower.takes_everything() && core.resync.remove(&self.node);
+        let piece = self.follower.piece(&core.region, anew)?;
+        drop(core);
+        Ok(piece.map(Piece::bytes))
     }
 }

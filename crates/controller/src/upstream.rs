@@ -5,11 +5,9 @@
 use crate::authenticate::Grant;
 use crate::refusal::Refusal;
 use crate::service::{Caller, Controller};
-use model::{Cluster, Name};
-use node::distribution::{Upstream, ALIVE_S};
+use node::distribution::ALIVE_S;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch::Receiver;
@@ -83,14 +81,7 @@ impl Telling {
             return Some(None);
         }
         self.told = Some((revision, admissions));
-        let named = core.region.model().by_name();
-        let told = |cluster: &Cluster| {
-            let nodes = named.nodes.values().filter(|node| node.cluster == cluster.name).map(|node| &node.name);
-            core.fleet.told(&cluster.addresses, nodes)
-        };
-        let clusters: BTreeMap<&Name, _> = named.clusters.iter().map(|(name, cluster)| (name, told(cluster))).collect();
-        let addresses = |vni: &u32| Some((*vni, clusters.get(core.region.upstream(*vni)?)?.clone()));
-        let upstream = Upstream { revision, vnis: self.vnis.iter().filter_map(addresses).collect() };
+        let upstream = core.known().upstream(self.vnis.iter().copied());
         Some(Some((serde_json::to_string(&upstream).unwrap_or_default() + "\n").into_bytes()))
     }
 }

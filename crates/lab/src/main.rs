@@ -7,7 +7,7 @@ mod commands;
 use clap::{Parser, Subcommand};
 use commandline::output::{Format, FormatParser};
 use commandline::{completion, reference, Program};
-use commands::{bench, cache, plan, region};
+use commands::{bench, cache, plan, region, sim};
 use std::process::ExitCode;
 
 /// The laboratory beside `tunny`: a region on this machine, benches, plans for a switch chip, caches compared.
@@ -27,6 +27,7 @@ enum Command {
     Bench(bench::Args),
     Plan(Box<plan::Args>),
     Cache(cache::Args),
+    Sim(Box<sim::Args>),
     Completion(completion::Args),
     #[command(hide = true)]
     CliReference(reference::Args),
@@ -45,6 +46,7 @@ impl Program for Cli {
             Command::Bench(args) => bench::run(args, self.output),
             Command::Plan(args) => plan::run(*args, self.output),
             Command::Cache(args) => cache::run(args, self.output),
+            Command::Sim(args) => sim::run(*args, self.output),
             Command::Completion(args) => completion::run::<Cli>(args),
             Command::CliReference(args) => reference::run::<Cli>(args, "cli-lab.md", &[]),
         }

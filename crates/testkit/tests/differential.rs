@@ -519,7 +519,8 @@ fn allowed(frame: &[u8], region: &Region, slow: &Seen, port: u32) -> Vec<PuntRea
         out.push(PuntReason::EdgeControl);
     }
     // What passes by a VM port is for the metadata address, as what is not looked at further because its sender is wrong.
-    let link_local = matches!(&slow.end, End::Pass(_) | End::Drop(D::VmPortSource | D::InnerLinkLocal | D::MetadataLimited));
+    let link_local =
+        matches!(&slow.end, End::Pass(_) | End::Drop(D::VmPortSource | D::InnerLinkLocal | D::MetadataLimited));
     if link_local && region.edge.vm_ports.iter().any(|p| p.port == port) {
         out.push(PuntReason::VmMetadata);
     }

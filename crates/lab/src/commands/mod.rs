@@ -6,3 +6,4 @@ pub mod bench;
 pub mod cache;
 pub mod plan;
 pub mod region;
+pub mod sim;

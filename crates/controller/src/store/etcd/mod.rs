@@ -29,6 +29,7 @@ pub use link::EtcdConfig;
 
 use super::record::entry;
 use super::{Change, Compare, Entry, Outcome, Page, Revision, Snapshot, Store, StoreError, Watch, Write};
+pub use controller_core::leader::Fence;
 use etcd_client::{Client, Error, GetOptions, KeyValue, Txn, TxnOp, TxnOpResponse};
 use head::{events_of, Head, Keys, Record};
 use link::{failed, Link};
@@ -45,19 +46,6 @@ const BYTES: usize = 1 << 20;
 const PAGE: usize = 2_000;
 /// How often the head is looked at, beside being watched.
 const LOOK: Duration = Duration::from_secs(1);
-
-/// Whether a writer must lead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fence {
-    /// It need not: the folder of a first controller is made, or tests.
-    Open,
-    /// It must, and does not.
-    Closed,
-    /// It leads in this term, and may do nothing yet but finish what others began.
-    Settling(i64),
-    /// It must, and does in this term: the revision of etcd at which `leader` was created.
-    Term(i64),
-}
 
 /// The store.
 pub struct Etcd {

@@ -33,7 +33,15 @@ fn written(e: &dyn std::fmt::Display) -> StoreError {
 
 impl Shared {
     pub(super) fn txn(&self, compares: &[Compare], writes: &[Write]) -> Result<Outcome, StoreError> {
-        let outcome = self.transact(compares, writes)?;
+        let outcome = self.transact(compares, writes);
+        if let Err(StoreError::Unknown(_)) = outcome {
+            // Perhaps it is written: whoever leads follows to the end before anything else is, or what it planned next would hide it.
+            let mut fence = self.fence.lock();
+            if *fence != Fence::Open {
+                *fence = Fence::Closed;
+            }
+        }
+        let outcome = outcome?;
         if let Outcome::Written(revision) = outcome {
             if !writes.is_empty() && revision % SWEEP == 0 && revision > CHANGES_MAX {
                 // The history stays bounded; if this fails the next one does it.

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which parts of public pools are due to another node, and whether a pool is enough for the nodes that serve it (`core/division.rs` decides).
+//! Which parts of public pools are due to another node, and whether a pool is enough for the nodes that serve it (`division.rs` decides).
 
-use crate::service::Core;
-use controller_core::division::{divide, nodes_max, Holder};
-use controller_core::region::Proposal;
+use super::division::{divide, nodes_max, Holder};
+use super::known::{Evaluated, Known};
+use super::region::Proposal;
 use model::{Documents, Kind, Name, Object, Pair, PublicPool, Share};
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
 /// What a division is made of, by numbers that are raised when it changes; while parts of a pool are being left, what nodes say too.
-pub(crate) type Inputs = (u64, u64, u64, Option<(u64, u64)>);
+pub(super) type Inputs = (u64, u64, u64, Option<(u64, u64)>);
 
-impl Core {
+impl Known<'_> {
     /// Whether any pool is to be divided anew. It costs a look at every unit of every pool only if something has changed that divisions are made
     /// of.
-    pub(crate) fn divisions_due(&mut self) -> bool {
+    pub fn divisions_due(&self, evaluated: &mut Evaluated) -> bool {
         let inputs = self.division_inputs();
-        if self.divided == Some(inputs) {
+        if evaluated.divided == Some(inputs) {
             return false;
         }
         let due = !self.divisions().is_empty();
-        self.divided = (!due).then_some(inputs);
+        evaluated.divided = (!due).then_some(inputs);
         due
     }
 
@@ -31,7 +31,7 @@ impl Core {
     }
 
     /// Pools that are to be divided anew, each as it is to be then.
-    pub(crate) fn divisions(&self) -> Documents {
+    pub fn divisions(&self) -> Documents {
         let (mut docs, taken) = (Documents::new(), self.taken());
         for pool in self.region.model().by_name().pools.values() {
             let shares = self.division(pool, &taken);
@@ -79,7 +79,7 @@ impl Core {
     }
 
     /// Nodes of a cluster that have nothing yet of a pool that it serves, or do not know it.
-    pub(crate) fn without_public(&self, cluster: &Name) -> Vec<String> {
+    pub fn without_public(&self, cluster: &Name) -> Vec<String> {
         let model = self.region.model();
         let pools = model.by_name().pools.values().filter(|p| self.region.serving_pool(&p.name).any(|c| c == cluster));
         let lacks = |pool: &PublicPool, node: &Name| {
@@ -94,7 +94,7 @@ impl Core {
     }
 
     /// Why a change would leave nodes without a part of a pool that they serve, if it would.
-    pub(crate) fn lacks_public(&self, proposal: &Proposal) -> Option<String> {
+    pub fn lacks_public(&self, proposal: &Proposal) -> Option<String> {
         let kind = |(before, after): &Pair| after.as_ref().or(before.as_ref()).map(Object::kind);
         let of = |kind| matches!(kind, Kind::PublicPool | Kind::Node | Kind::Snat | Kind::Tenant);
         if !proposal.pairs.iter().filter_map(kind).any(of) {
@@ -127,7 +127,7 @@ impl Core {
     }
 
     /// Why tenants cannot come to a cluster besides: a pool of theirs is too small for its nodes and those that have it.
-    pub(crate) fn no_public_for(&self, tenants: &[Name], to: &Name) -> Option<String> {
+    pub fn no_public_for(&self, tenants: &[Name], to: &Name) -> Option<String> {
         let model = self.region.model();
         let of = |vpc: &Name| self.region.index().owner(vpc).is_some_and(|owner| tenants.contains(owner));
         let snats = model.by_name().snats.values().filter(|s| of(&s.vpc));
