@@ -48,9 +48,9 @@ struct How {
     /// Show the plan and change nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Ask before the change.
+    /// Show the plan and wait for a yes.
     #[arg(long)]
-    ask: bool,
+    confirm: bool,
     /// Change a node that takes its configuration from a controller all the same: see `tunny apply --help`.
     #[arg(long)]
     break_glass: bool,
@@ -58,7 +58,7 @@ struct How {
 
 impl How {
     fn change(&self, body: &[u8], mode: &str, global: &Global) -> anyhow::Result<ExitCode> {
-        let agreed = crate::apply::Agreed { dry_run: self.dry_run, yes: !self.ask, deletes: None };
+        let agreed = crate::apply::Agreed { dry_run: self.dry_run, yes: !self.confirm, deletes: None };
         let glass = crate::apply::break_glass(self.break_glass, global)?;
         crate::apply::change(body, &format!("{mode}{glass}"), &agreed, global)
     }

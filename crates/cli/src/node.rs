@@ -62,7 +62,7 @@ pub struct Args {
     #[arg(long)]
     uninstall: bool,
     #[command(flatten)]
-    openflow: crate::openflow::Args,
+    openflow: crate::openflow::OpenFlowArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

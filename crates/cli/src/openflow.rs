@@ -11,7 +11,7 @@ const LOCAL: u16 = 0xfffe;
 /// A switch by a flow file instead of the gateway.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "OpenFlow")]
-pub struct Args {
+pub struct OpenFlowArgs {
     /// Be an OpenFlow switch, and no gateway: flows and groups as `ovs-ofctl dump-flows` and `dump-groups` print them, or `add-flows` reads them. May be
     /// given several times. SIGHUP reads the files again; with an error in one of them nothing changes.
     #[arg(long, value_name = "FILE", requires = "openflow_port", conflicts_with_all = GATEWAY)]
@@ -51,7 +51,7 @@ fn port(text: &str) -> Result<(String, u16), String> {
     Ok((name.to_string(), number))
 }
 
-impl Args {
+impl OpenFlowArgs {
     /// The switch, if one is wanted.
     pub fn options(&self, socket: PathBuf) -> Option<node::openflow::Options> {
         let options =

@@ -79,7 +79,7 @@ impl Side {
 }
 
 /// What comes out of all sides until nothing more does: soon, if it is the same everywhere.
-fn settled(sides: &mut [&mut Side]) -> Vec<Sent> {
+fn all_out(sides: &mut [&mut Side]) -> Vec<Sent> {
     let mut sent = vec![Sent::new(); sides.len()];
     let mut quiet = Instant::now();
     loop {
@@ -202,7 +202,7 @@ fn the_same_flows_send_the_same_frames_as_open_vswitch() {
     for (n, (port, frame)) in traffic.iter().enumerate() {
         one.send(*port, frame);
         other.send(*port, frame);
-        let sent = settled(&mut [&mut one, &mut other]);
+        let sent = all_out(&mut [&mut one, &mut other]);
         assert_eq!(sent[0], sent[1], "frame {n} by port {port}: {frame:02x?}");
         out += sent[0].values().map(Vec::len).sum::<usize>();
         // What was learned counts for the next frame.
@@ -212,10 +212,10 @@ fn the_same_flows_send_the_same_frames_as_open_vswitch() {
     switch.appctl(&["revalidator/purge"]).unwrap();
     let (ours, mut theirs) = (counts_of_tunny(dir.path()), counts_of_open_vswitch(&switch));
     println!("{} frames in, {out} out of both; {} flows with the same counts", traffic.len(), ours.len());
-    // Open vSwitch counts no round of a loop.
+    // Open vSwitch counts no round of a loop. The frame comes to it once, and 64 times from itself.
     let round = ours.iter().find(|((table, ..), _)| *table == 4).map(|(key, count)| (key.clone(), *count)).unwrap();
-    assert_eq!(round.1, 64);
-    theirs.insert(round.0, 64);
+    assert_eq!(round.1, 65);
+    theirs.insert(round.0, 65);
     assert_eq!(ours, theirs);
 
     let status = get(dir.path(), "openflow");
@@ -288,7 +288,7 @@ fn flow_files_are_exchanged_without_loss_and_refused_as_a_whole() {
     assert_eq!(get(dir.path(), "flows"), before);
     let port = 2 + reloads % 3;
     side.send(1, &bytes);
-    assert_eq!(settled(&mut [&mut side])[0].keys().copied().collect::<Vec<_>>(), [port]);
+    assert_eq!(all_out(&mut [&mut side])[0].keys().copied().collect::<Vec<_>>(), [port]);
     // Nobody has port 9.
     side.send(3, &bytes);
     wait("a drop", || get(dir.path(), "openflow")["dropped"]["no_port"] == 1);

@@ -79,11 +79,11 @@ fn hosts_switch(engine: &str) {
 /// VMs ask the metadata address what they are: by curl, with tokens where these are needed, many at once, and more than fits a window.
 fn asks_about_itself(vms: &[Space; 3], first: &Switch) {
     let all = "http://169.254.169.254/";
-    let ask = |vm: &Space, more: &str, path: &str| vm.run(&format!("curl -sS --max-time 10 {more} {all}{path}"));
-    assert_eq!(ask(&vms[0], "", "latest/meta-data/local-ipv4"), "10.0.0.21");
-    assert_eq!(ask(&vms[1], "", "latest/meta-data/local-ipv4"), "10.0.0.22");
-    assert_eq!(ask(&vms[2], "", "latest/meta-data/hostname"), "vm3");
-    let told: Value = serde_json::from_str(&ask(&vms[0], "", "openstack/latest/network_data.json")).unwrap();
+    let fetch = |vm: &Space, more: &str, path: &str| vm.run(&format!("curl -sS --max-time 10 {more} {all}{path}"));
+    assert_eq!(fetch(&vms[0], "", "latest/meta-data/local-ipv4"), "10.0.0.21");
+    assert_eq!(fetch(&vms[1], "", "latest/meta-data/local-ipv4"), "10.0.0.22");
+    assert_eq!(fetch(&vms[2], "", "latest/meta-data/hostname"), "vm3");
+    let told: Value = serde_json::from_str(&fetch(&vms[0], "", "openstack/latest/network_data.json")).unwrap();
     assert_eq!(told["networks"][0]["ip_address"], "10.0.0.21");
 
     // The node next door says nothing of a VM that it does not have, and what is told follows the configuration.
@@ -94,17 +94,20 @@ fn asks_about_itself(vms: &[Space; 3], first: &Switch) {
     let attach = ["attach", "vm1", "vp1", "--name", "port1"];
     let with = |more: &[&str]| first.try_tunny(&[&attach[..], more].concat()).unwrap();
     with(&["--user-data", &file, "--metadata", "token"]);
-    let refused = ask(&vms[0], "-o /dev/null -w %{http_code}", "latest/user-data");
+    let refused = fetch(&vms[0], "-o /dev/null -w %{http_code}", "latest/user-data");
     assert_eq!(refused, "401");
     let ttl = "-X PUT -H X-aws-ec2-metadata-token-ttl-seconds:60";
-    let token = ask(&vms[0], ttl, "latest/api/token");
+    let token = fetch(&vms[0], ttl, "latest/api/token");
     let header = format!("-H X-aws-ec2-metadata-token:{token}");
-    assert_eq!(ask(&vms[0], &header, "latest/user-data").len(), data.len());
-    assert_eq!(ask(&vms[1], &format!("{header} -o /dev/null -w %{{http_code}}"), "latest/meta-data/mac"), "401");
+    assert_eq!(fetch(&vms[0], &header, "latest/user-data").len(), data.len());
+    assert_eq!(fetch(&vms[1], &format!("{header} -o /dev/null -w %{{http_code}}"), "latest/meta-data/mac"), "401");
     // Forty answers, twenty at a time.
     let urls = format!("{all}latest/user-data -o /dev/null ").repeat(40);
-    let codes =
-        ask(&vms[0], &format!("{header} --parallel --parallel-max 20 -w %{{http_code}}. {urls}"), "latest/meta-data/");
+    let codes = fetch(
+        &vms[0],
+        &format!("{header} --parallel --parallel-max 20 -w %{{http_code}}. {urls}"),
+        "latest/meta-data/",
+    );
     assert_eq!(codes.matches("200.").count(), 41, "{codes}");
 
     with(&["--metadata", "off"]);
@@ -112,7 +115,7 @@ fn asks_about_itself(vms: &[Space; 3], first: &Switch) {
     assert!(vms[0].0.run(&format!("curl -sS --max-time 1 {all}latest/meta-data/mac")).is_err());
     assert!(first.drops("inner_link_local") > dropped);
     with(&["--metadata", "on"]);
-    assert_eq!(ask(&vms[0], "", "latest/meta-data/mac"), "02:00:00:00:00:21");
+    assert_eq!(fetch(&vms[0], "", "latest/meta-data/mac"), "02:00:00:00:00:21");
 }
 
 /// A VM finds its router by IPv6 from its advertisement, and its address by DHCPv6.

@@ -455,7 +455,7 @@ mod tests {
     #[test]
     fn what_patterns_see_of_a_frame() {
         let frame = |proto: u8, fragment: u16, rest: &[u8]| {
-            let mut f = vec![0; ethernet::HEADER_LEN + ipv4::HEADER_LEN];
+            let mut f = [0; ethernet::HEADER_LEN + ipv4::HEADER_LEN];
             f[12] = 8;
             let (payload_len, ident, tos, ttl) = (rest.len(), 0, 0, 64);
             let header = ipv4::Repr {

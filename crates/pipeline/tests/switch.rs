@@ -150,11 +150,11 @@ fn a_flow_that_is_learned_again_stays_longer_and_keeps_its_count() {
     let mut switch = switch(flows);
     let mut teach = udp([10, 0, 0, 1], [10, 0, 0, 2], [1, 2], 64);
     teach[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
-    let ask = udp([10, 0, 0, 2], [10, 0, 0, 1], [2, 1], 64);
+    let reply = udp([10, 0, 0, 2], [10, 0, 0, 1], [2, 1], 64);
     for at in [0, 8, 16] {
         switch.expire(at * SECOND);
         assert_eq!(give(&mut switch, &teach, 1, at * SECOND), Err(Loss::NoOutput));
-        assert_eq!(give(&mut switch, &ask, 2, at * SECOND).unwrap()[0].0, 1);
+        assert_eq!(give(&mut switch, &reply, 2, at * SECOND).unwrap()[0].0, 1);
     }
     let learned = |switch: &Switch| switch.flows().iter().find(|f| f.rule.table == 1).map(|f| f.count.packets);
     assert_eq!(learned(&switch), Some(3));
@@ -163,7 +163,7 @@ fn a_flow_that_is_learned_again_stays_longer_and_keeps_its_count() {
     assert_eq!(switch.pipeline().len(), 3, "one is the limit");
     switch.expire(27 * SECOND);
     assert_eq!(learned(&switch), None);
-    assert_eq!(give(&mut switch, &ask, 2, 27 * SECOND), Err(Loss::NoFlow));
+    assert_eq!(give(&mut switch, &reply, 2, 27 * SECOND), Err(Loss::NoFlow));
 }
 
 #[test]

@@ -82,7 +82,7 @@ fn check(before: &Stats, after: &Stats, verdict: Verdict, generated: u64) {
     assert_eq!(rise(|s| s.generated), generated);
     assert_eq!(rise(|s| s.forwarded), generated + one(matches!(verdict, Verdict::Forward { .. })));
     assert_eq!(rise(|s| s.answered), one(matches!(verdict, Verdict::Answer { .. })));
-    assert_eq!(rise(|s| s.passed), one(matches!(verdict, Verdict::Pass | Verdict::Control { .. })));
+    assert_eq!(rise(|s| s.passed), one(matches!(verdict, Verdict::Pass | Verdict::Control { .. } | Verdict::Metadata)));
     assert_eq!(rise(|s| s.dropped), one(matches!(verdict, Verdict::Drop(_))));
     assert_eq!(rise(|s| s.drops.iter().sum()), one(matches!(verdict, Verdict::Drop(_))));
 }
@@ -93,6 +93,7 @@ fn signature(region: usize, end: &End) -> u64 {
         Verdict::Answer { .. } => (1, end.data.get(13).copied().unwrap_or(0)),
         Verdict::Pass => (2, 0),
         Verdict::Control { .. } => (4, 0),
+        Verdict::Metadata => (5, 0),
         Verdict::Wait => panic!("there is no agent on another host to wait for"),
         Verdict::Drop(reason) => (3, reason as u8),
     };

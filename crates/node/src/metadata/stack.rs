@@ -10,7 +10,7 @@ use smoltcp::iface::{Config, Interface, PollResult, SocketHandle, SocketSet};
 use smoltcp::phy::{Device, DeviceCapabilities, Medium, RxToken, TxToken};
 use smoltcp::socket::tcp;
 use smoltcp::time::{Duration as Span, Instant};
-use smoltcp::wire::{HardwareAddress, IpCidr, Ipv4Address};
+use smoltcp::wire::{HardwareAddress, IpCidr};
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -113,7 +113,7 @@ impl Stack {
         let mut config = Config::new(HardwareAddress::Ip);
         config.random_seed = rand::rng().random();
         let mut interface = Interface::new(config, &mut link, instant(now));
-        let own = Ipv4Address::from(Ipv4Addr::from_bits(METADATA_ADDRESS));
+        let own = Ipv4Addr::from_bits(METADATA_ADDRESS);
         // Both have room for one of each.
         interface.update_ip_addrs(|all| all.push(IpCidr::new(own.into(), 32)).unwrap_or(()));
         let _ = interface.routes_mut().add_default_ipv4_route(own);

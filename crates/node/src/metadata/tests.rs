@@ -24,7 +24,7 @@ fn guest(user_data: Option<&str>, token_needed: bool) -> Guest {
 }
 
 /// What is answered to one request: head and body.
-fn ask(guest: &Guest, tokens: &mut Tokens, now: u64, request: &str) -> (String, String) {
+fn fetched(guest: &Guest, tokens: &mut Tokens, now: u64, request: &str) -> (String, String) {
     let mut came = request.as_bytes().to_vec();
     match step(&mut came, guest, tokens, Duration::from_secs(now)) {
         Step::Answer { bytes, .. } => {
@@ -37,7 +37,7 @@ fn ask(guest: &Guest, tokens: &mut Tokens, now: u64, request: &str) -> (String, 
 }
 
 fn get(guest: &Guest, path: &str) -> (String, String) {
-    ask(guest, &mut Tokens::default(), 0, &format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n"))
+    fetched(guest, &mut Tokens::default(), 0, &format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n"))
 }
 
 #[test]
@@ -91,11 +91,11 @@ fn who_asks_wrongly_is_told_so() {
         ("GET /latest/meta-data/mac HTTP/1.1\r\nX-aws-ec2-metadata-token: 0\r\n\r\n", "401"),
         ("\u{1}\u{2}\r\n\r\n", "400"),
     ] {
-        let (head, _) = ask(&plain, &mut Tokens::default(), 0, request);
+        let (head, _) = fetched(&plain, &mut Tokens::default(), 0, request);
         assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{request}: {head}");
     }
     let long = format!("GET / HTTP/1.1\r\nX: {}", "y".repeat(5000));
-    assert!(ask(&plain, &mut Tokens::default(), 0, &long).0.starts_with("HTTP/1.1 431 "));
+    assert!(fetched(&plain, &mut Tokens::default(), 0, &long).0.starts_with("HTTP/1.1 431 "));
 }
 
 #[test]
@@ -103,19 +103,19 @@ fn a_token_is_good_for_its_time_and_its_vm() {
     let (guest, mut tokens) = (guest(None, true), Tokens::default());
     let with = |token: &str| format!("GET /latest/meta-data/mac HTTP/1.1\r\nX-aws-ec2-metadata-token: {token}\r\n\r\n");
     let plain = "GET /latest/meta-data/mac HTTP/1.1\r\n\r\n";
-    assert!(ask(&guest, &mut tokens, 0, plain).0.starts_with("HTTP/1.1 401 "));
+    assert!(fetched(&guest, &mut tokens, 0, plain).0.starts_with("HTTP/1.1 401 "));
     let put = "PUT /latest/api/token HTTP/1.1\r\nX-aws-ec2-metadata-token-ttl-seconds: 60\r\n\r\n";
-    let (head, token) = ask(&guest, &mut tokens, 0, put);
+    let (head, token) = fetched(&guest, &mut tokens, 0, put);
     assert!(head.contains("X-aws-ec2-metadata-token-ttl-seconds: 60"), "{head}");
-    assert_eq!(ask(&guest, &mut tokens, 59, &with(&token)).1, "02:00:00:00:00:21");
-    assert!(ask(&guest, &mut tokens, 60, &with(&token)).0.starts_with("HTTP/1.1 401 "));
-    assert!(ask(&guest, &mut Tokens::default(), 1, &with(&token)).0.starts_with("HTTP/1.1 401 "));
+    assert_eq!(fetched(&guest, &mut tokens, 59, &with(&token)).1, "02:00:00:00:00:21");
+    assert!(fetched(&guest, &mut tokens, 60, &with(&token)).0.starts_with("HTTP/1.1 401 "));
+    assert!(fetched(&guest, &mut Tokens::default(), 1, &with(&token)).0.starts_with("HTTP/1.1 401 "));
     // So many are good at a time, and no more is kept.
-    let first = ask(&guest, &mut tokens, 61, put).1;
+    let first = fetched(&guest, &mut tokens, 61, put).1;
     for _ in 0..64 {
-        ask(&guest, &mut tokens, 61, put);
+        fetched(&guest, &mut tokens, 61, put);
     }
-    assert!(ask(&guest, &mut tokens, 61, &with(&first)).0.starts_with("HTTP/1.1 401 "));
+    assert!(fetched(&guest, &mut tokens, 61, &with(&first)).0.starts_with("HTTP/1.1 401 "));
 }
 
 /// Whatever a VM sends: it is answered or not, and nothing else happens.

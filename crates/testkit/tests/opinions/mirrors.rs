@@ -111,7 +111,7 @@ fn accepted(inner: &[u8], seen: &Seen) -> Option<bool> {
 }
 
 /// The VM that has an address, or a MAC address.
-fn vm_by<'r>(vpc: &'r Vpc, is: impl Fn(&Vm) -> bool) -> Option<&'r Vm> {
+fn vm_by(vpc: &Vpc, is: impl Fn(&Vm) -> bool) -> Option<&Vm> {
     vpc.vms.iter().find(|vm| is(vm))
 }
 
