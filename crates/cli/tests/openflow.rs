@@ -165,7 +165,9 @@ fn counted(line: &str, packets: u64) -> ((u8, u16, String), u64) {
 
 fn counts_of_tunny(dir: &Path) -> Counts {
     let flow = |flow: &Value| {
-        let (table, priority, matching) = (&flow["table"], &flow["priority"], flow["matching"].as_str().unwrap());
+        let (table, priority) = (&flow["table"], &flow["priority"]);
+        // Tunny names ports, Open vSwitch here numbers them.
+        let matching = flow["matching"].as_str().unwrap().replace("in_port=\"p", "in_port=").replace('"', "");
         counted(
             &format!("table={table},priority={priority},{matching} actions=drop"),
             flow["packets"].as_u64().unwrap(),

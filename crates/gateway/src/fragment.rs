@@ -132,7 +132,13 @@ pub(crate) fn split<R: Recorder>(
             w.generate(
                 p,
                 Stage::Rewrite,
-                Generated { data, ifindex: path.nexthop.ifindex, cause: p.index as usize, classes: p.classes() },
+                Generated {
+                    data,
+                    ifindex: path.nexthop.ifindex,
+                    cause: p.index as usize,
+                    classes: p.classes(),
+                    copy: false,
+                },
             );
         }
     }
@@ -197,7 +203,11 @@ fn send<R: Recorder>(
     let mut data = w.output.buffer(at + piece.len());
     data[at..].copy_from_slice(piece);
     carrier.encapsulate(&mut data, at, piece.len(), &w.settings)?;
-    w.generate(p, Stage::Rewrite, Generated { data, ifindex, cause: p.index as usize, classes: p.classes() });
+    w.generate(
+        p,
+        Stage::Rewrite,
+        Generated { data, ifindex, cause: p.index as usize, classes: p.classes(), copy: false },
+    );
     Ok(())
 }
 

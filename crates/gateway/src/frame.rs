@@ -159,7 +159,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// A packet that the gateway made: an ICMP error, or a fragment beyond the first.
+/// A packet that the gateway made: an ICMP error, a fragment beyond the first, a copy for a mirror.
 #[derive(Debug, Default)]
 pub struct Generated {
     /// The whole frame.
@@ -170,6 +170,8 @@ pub struct Generated {
     pub cause: usize,
     /// As [`Frame::classes`].
     pub classes: Classes,
+    /// It is a copy for a mirror, which waits for nothing.
+    pub copy: bool,
 }
 
 /// An underlay neighbour whose MAC address is needed.
@@ -341,7 +343,7 @@ mod tests {
         assert_eq!(out.unresolved, [need(IfIndex(1)), need(IfIndex(2))]);
         let data = vec![7; 100];
         let at = data.as_ptr() as usize;
-        out.generated.push(Generated { data, ifindex: IfIndex(1), cause: 0, classes: Classes::NONE });
+        out.generated.push(Generated { data, ifindex: IfIndex(1), cause: 0, classes: Classes::NONE, copy: false });
         let key = Key::from(
             &conntrack::PairKey::new(6, (Vni(7), [10, 0, 0, 1].into(), 1), (Vni(7), [10, 0, 0, 2].into(), 2), false)
                 .unwrap()

@@ -181,7 +181,13 @@ fn error<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &Frame<'_>, message: M
     w.generate(
         p,
         Stage::Emit,
-        Generated { data, ifindex: path.nexthop.ifindex, cause: p.index as usize, classes: classes_back(w, p) },
+        Generated {
+            data,
+            ifindex: path.nexthop.ifindex,
+            cause: p.index as usize,
+            classes: classes_back(w, p),
+            copy: false,
+        },
     );
     Ok(())
 }

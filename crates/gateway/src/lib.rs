@@ -307,7 +307,13 @@ fn process_queued<R: Recorder>(w: &mut Work<'_, R>, packet: &mut Packet) {
         if let Verdict::Forward { ifindex } = frame.verdict {
             let data = frame.data().to_vec();
             w.stats.generated();
-            w.output.generated.push(Generated { data, ifindex, cause: packet.index as usize, classes: frame.classes });
+            w.output.generated.push(Generated {
+                data,
+                ifindex,
+                cause: packet.index as usize,
+                classes: frame.classes,
+                copy: false,
+            });
         }
     }
     packet.resumed = Resumed::No;

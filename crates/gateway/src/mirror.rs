@@ -319,7 +319,7 @@ fn send<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, m: &Mirror, inner: &[u8]) 
     let len = data.len() - at;
     carrier.encapsulate(&mut data, at, len, &w.settings)?;
     let ifindex: IfIndex = out.path.nexthop.ifindex;
-    let packet = Generated { data, ifindex, cause: usize::from(p.index), classes: Classes::NONE };
+    let packet = Generated { data, ifindex, cause: usize::from(p.index), classes: Classes::NONE, copy: true };
     w.generate(p, Stage::Emit, packet);
     Ok(frame.len())
 }

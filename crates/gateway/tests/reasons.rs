@@ -172,7 +172,8 @@ fn every_reason_of_the_path_is_reached() {
     // Those of the stages filter and nat need sessions: tests/packets/filter and nat have a case for each.
     let with_sessions = [abi::Stage::Filter, abi::Stage::Nat];
     // Those of edge ports and VM ports need these: tests/packets/edge and vmport have a case for each.
-    let of_ports = |r: &DropReason| ["edge_", "vm_port_", "dhcp_"].iter().any(|start| r.name().starts_with(start));
+    let of_ports =
+        |r: &DropReason| ["edge_", "vm_port_", "dhcp_", "metadata_"].iter().any(|start| r.name().starts_with(start));
     let elsewhere = |r: &DropReason| with_sessions.contains(&r.stage()) || of_ports(r);
     for reason in DropReason::ALL.iter().filter(|r| !elsewhere(r)) {
         assert!(reached.contains(reason), "{} is reached by no packet", reason.name());

@@ -53,7 +53,11 @@ pub(crate) fn error<R: Recorder>(
     let quote = icmp::quote(packet, p.v6());
     let mut data = w.output.buffer(icmp::error_len(quote.len(), p.v6()));
     icmp::build(&mut data, source, own, host, message, quote, p.v6()).ok_or("no room")?;
-    w.generate(p, Stage::Emit, Generated { data, ifindex: f.ifindex, cause: p.index as usize, classes: Classes::NONE });
+    w.generate(
+        p,
+        Stage::Emit,
+        Generated { data, ifindex: f.ifindex, cause: p.index as usize, classes: Classes::NONE, copy: false },
+    );
     Ok(())
 }
 
@@ -93,7 +97,7 @@ fn tell_vm<R: Recorder>(w: &mut Work<'_, R>, p: &Packet, f: &Frame<'_>, message:
     w.generate(
         p,
         Stage::Emit,
-        Generated { data, ifindex: path.nexthop.ifindex, cause: p.index as usize, classes: Classes::NONE },
+        Generated { data, ifindex: path.nexthop.ifindex, cause: p.index as usize, classes: Classes::NONE, copy: false },
     );
     Ok(())
 }
