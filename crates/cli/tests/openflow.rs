@@ -218,6 +218,8 @@ fn the_same_flows_send_the_same_frames_as_open_vswitch() {
     let round = ours.iter().find(|((table, ..), _)| *table == 4).map(|(key, count)| (key.clone(), *count)).unwrap();
     assert_eq!(round.1, 65);
     theirs.insert(round.0, 65);
+    // Once in several runs on a busy machine it has a flow more, learned at nobody's frame and never used.
+    theirs.retain(|flow, packets| *packets > 0 || ours.contains_key(flow));
     assert_eq!(ours, theirs);
 
     let status = get(dir.path(), "openflow");
