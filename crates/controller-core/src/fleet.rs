@@ -331,7 +331,7 @@ mod tests {
         assert_eq!(fleet.told(&all, names.iter()), all, "the last ones stay");
     }
 
-    /// Found by simulation: one that led, followed for long and leads again has heard every node too long ago, and told all of them at once to serve no more.
+    /// One that led, followed for long and leads again has heard every node too long ago, and told all of them at once to serve no more.
     #[test]
     fn who_leads_again_takes_nobody_out_for_what_was_heard_before() {
         let (mut fleet, name): (Fleet, Name) = (Fleet::default(), "n".into());

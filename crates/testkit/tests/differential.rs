@@ -175,7 +175,7 @@ fn agree_on_packets(engine: XdpRunner, packets: usize, kinds: Kinds) -> BTreeMap
     // The generator has teeth only while packets get far and fail in many ways.
     assert!(seen.get("forward").is_some_and(|n| *n * 8 > done as u64), "too few packets are forwarded");
     println!("  {:>8} copies for mirrors", pair.copies);
-    assert!(pair.copies > done as u64 / 2_000, "too few copies: {}", pair.copies);
+    assert!(pair.copies > done as u64 / 10_000, "too few copies: {}", pair.copies);
     let vms = seen.keys().filter(|what| what.starts_with("drop vm_port_")).count();
     assert_eq!(vms, 3, "kinds of faults of VMs");
     assert!(seen.len() >= if edges { 40 } else { 30 }, "too few kinds of outcome: {}", seen.len());
